@@ -1,0 +1,106 @@
+"""From network actions to this robot's velocity command, and back.
+
+An action is float32 ``(3,)``: forward in [0, 1], lateral and yaw rate in [-1, 1]. The limits of
+acceleration belong to the robot: the simulated base obeys them from its actual velocity, and
+`RateLimiter` gives a real robot's command the same shape. Therefore the action that is stored
+and learned from is the clipped, kinematically possible target, not the rate-limited one: were
+it the latter, the critic would never see the actions the policy asks for.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from scanpilot.robot import Limits, RobotSpec
+from scanpilot.types import BoolArray, DoubleArray, FloatArray, InvalidInput, Twist2D
+
+ACTION_LOW = np.array([0.0, -1.0, -1.0], dtype=np.float32)
+ACTION_HIGH = np.array([1.0, 1.0, 1.0], dtype=np.float32)
+
+
+def active_components(robot: RobotSpec) -> BoolArray:
+    """(3,) which components of an action move this robot at all."""
+    return np.array([True, robot.kinematics == "omnidirectional", True])
+
+
+def executed_actions(actions: FloatArray, robot: RobotSpec) -> FloatArray:
+    """What of ``(..., 3)`` actions the robot can do: clipped, lateral 0 unless it can, a car's turn bounded.
+
+    Raises:
+        InvalidInput: an action is not finite.
+    """
+    if not np.isfinite(actions).all():
+        raise InvalidInput("action is not finite")
+    clipped: FloatArray = np.clip(np.asarray(actions, dtype=np.float32), ACTION_LOW, ACTION_HIGH)
+    # Adding zero turns -0.0 into 0.0.
+    clipped = clipped * active_components(robot).astype(np.float32) + np.float32(0.0)
+    if robot.kinematics == "car":
+        # |w| <= v / r, in action units.
+        bound = clipped[..., 0] * np.float32(robot.limits.vx / (robot.turning_radius * robot.limits.wz))
+        clipped[..., 2] = np.clip(clipped[..., 2], -bound, bound)
+    return clipped
+
+
+def commands(actions: FloatArray, robot: RobotSpec) -> DoubleArray:
+    """``(..., 3)`` velocity commands vx, vy (m/s), wz (rad/s) of executed actions."""
+    return np.asarray(actions, dtype=np.float64) * _scale(robot.limits)
+
+
+def actions_of(velocities: DoubleArray, robot: RobotSpec) -> FloatArray:
+    """``(..., 3)`` actions whose commands come nearest to these velocities; inverse of `commands`."""
+    scale = _scale(robot.limits)
+    actions = np.divide(velocities, scale, out=np.zeros_like(velocities, dtype=np.float64), where=scale > 0.0)
+    return executed_actions(actions.astype(np.float32), robot)
+
+
+def _scale(limits: Limits) -> DoubleArray:
+    return np.array([limits.vx, limits.vy, limits.wz])
+
+
+def tightened(limits: Limits, **tighter: float | None) -> Limits:
+    """Limits with some replaced by tighter ones; ``None`` leaves one as it is.
+
+    Raises:
+        InvalidInput: a value is wider than the limit it replaces, or is not a positive number.
+    """
+    values = {name: getattr(limits, name) for name in ("vx", "vy", "wz", "ax", "ay", "awz")}
+    for name, value in tighter.items():
+        if value is None:
+            continue
+        if not 0.0 <= value <= values[name]:
+            raise InvalidInput(
+                f"limit {name} = {value} is wider than the {values[name]} the policy was trained with: "
+                "limits may only be tightened"
+            )
+        values[name] = value
+    return Limits(**values)
+
+
+class RateLimiter:
+    """Bounds a command to the robot's limits of speed and acceleration."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._last = Twist2D(0.0, 0.0, 0.0)
+
+    def reset(self, twist: Twist2D = Twist2D(0.0, 0.0, 0.0)) -> None:
+        """Go on from this command, m/s and rad/s; after a stop that is zero."""
+        self._last = twist
+
+    def __call__(self, target: Twist2D, period: float) -> Twist2D:
+        """The command nearest to ``target`` that ``period`` seconds after the last one allows."""
+        limits = self._limits
+        self._last = Twist2D(
+            _towards(self._last.vx, min(max(target.vx, 0.0), limits.vx), limits.ax * period),
+            _towards(self._last.vy, min(max(target.vy, -limits.vy), limits.vy), limits.ay * period),
+            _towards(self._last.wz, min(max(target.wz, -limits.wz), limits.wz), limits.awz * period),
+        )
+        return self._last
+
+
+def _towards(last: float, target: float, step: float) -> float:
+    if math.isinf(step):
+        return target
+    return min(max(target, last - step), last + step)

@@ -1,0 +1,323 @@
+"""From any lidar and any goal to what the network sees; the only place where that is decided.
+
+Simulation, bags and the robot use the same objects from here, so they cannot drift apart.
+How ranges, goals and speeds are scaled for the network is `ENCODING_VERSION`'s business and
+travels in the policy's manifest.
+
+What a range reading means (one rule, applied everywhere):
+
+* a finite reading above `ERROR_CODE_LIMIT` and below the scan's ``range_max`` is an obstacle
+  at that distance, also when it is below the scan's ``range_min``;
+* ``-inf`` is an obstacle too close to measure (REP-117), taken at the scan's ``range_min``;
+* everything else is "no return": ``nan``, ``+inf``, readings at or beyond ``range_max``, zero,
+  negative readings and the few-millimetre codes that drivers send for failed measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanpilot.geometry import relative
+from scanpilot.robot import RobotSpec
+from scanpilot.types import DoubleArray, FloatArray, InvalidInput, LaserScan, Pose2D, Triplet
+
+ENCODING_VERSION = 1
+
+# Lidars report failed measurements as 0 or as codes of 1 to 20 mm; none measures that close.
+ERROR_CODE_LIMIT = 0.02
+
+_FULL_TURN = 2.0 * math.pi - 1e-6
+
+GOAL_FEATURES = 6
+SPEED_FEATURES = 3
+STATE_FEATURES = GOAL_FEATURES + SPEED_FEATURES
+# Beyond this the policy is told the goal's direction only: a local navigator has no use for more.
+_FAR = 10.0
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """What one policy sees.
+
+    Attributes:
+        beams: n, number of sectors that the field of view is cut into; each holds the
+            nearest obstacle in it.
+        angle_min, angle_max: field of view in ``base_link``, radians, counter-clockwise.
+        range_min, range_max: metres; scans are clipped to them, no return = ``range_max``.
+        frames: k, scans stacked, one per control period.
+        speed_scale: m/s, m/s and rad/s that the network sees as 1.
+        encoding_version: how values are scaled for the network.
+    """
+
+    beams: int = 180
+    angle_min: float = -math.pi
+    angle_max: float = math.pi
+    range_min: float = 0.2
+    range_max: float = 20.0
+    frames: int = 3
+    speed_scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    encoding_version: int = ENCODING_VERSION
+
+    def __post_init__(self) -> None:
+        if self.beams < 1 or self.frames < 1:
+            raise ValueError(f"observation has {self.beams} beams and {self.frames} frames, expected at least 1")
+        if not 0.0 < self.angle_max - self.angle_min <= 2.0 * math.pi + 1e-6:
+            raise ValueError(f"field of view {self.angle_min}..{self.angle_max} rad, expected at most one turn")
+        if not 0.0 < self.range_min < self.range_max < math.inf:
+            raise ValueError(f"range {self.range_min}..{self.range_max} m, expected 0 < min < max")
+        if not all(0.0 < s < math.inf for s in self.speed_scale):
+            raise ValueError(f"speed_scale {self.speed_scale}, expected positive numbers")
+        if self.encoding_version != ENCODING_VERSION:
+            raise ValueError(
+                f"observation encoding version {self.encoding_version}, this release knows {ENCODING_VERSION}"
+            )
+
+    @property
+    def sector(self) -> float:
+        """Width of one beam's sector, radians."""
+        return (self.angle_max - self.angle_min) / self.beams
+
+    @property
+    def angles(self) -> DoubleArray:
+        """(n,) direction of each sector's middle in ``base_link``, radians."""
+        return self.angle_min + self.sector * (np.arange(self.beams) + 0.5)
+
+    @property
+    def scan_shape(self) -> tuple[int, int]:
+        """(k, n) of a triplet's scan."""
+        return self.frames, self.beams
+
+
+def observation_for(
+    robot: RobotSpec, beams: int = 180, frames: int = 3, range_min: float = 0.2, range_max: float = 20.0
+) -> ObservationSpec:
+    """The observation that suits a robot: its lidar's field of view, its limits as speed scale."""
+    lidar = robot.lidar
+    if lidar.angle_max - lidar.angle_min >= _FULL_TURN:
+        low, high = -math.pi, math.pi
+    else:
+        # Half a beam on either side: an edge beam stands in the middle of its sector.
+        half = 0.5 * lidar.angle_increment
+        low, high = lidar.angle_min + lidar.yaw - half, lidar.angle_max + lidar.yaw + half
+        if high - low > 2.0 * math.pi:
+            low, high = -math.pi, math.pi
+    scale = (robot.limits.vx, robot.limits.vy or 1.0, robot.limits.wz)
+    return ObservationSpec(beams, low, high, range_min, range_max, frames, scale)
+
+
+class ScanResampler:
+    """Brings scans of one geometry and mount to a policy's beams; see the module for the rule.
+
+    Each beam speaks for the sector its direction falls in. Where beams are sparser than
+    sectors, each speaks for all sectors within half an increment, so that no sector within
+    the lidar's field of view is left empty. Sectors outside of it hold ``range_max``.
+
+    Args:
+        spec: the policy's observation.
+        angle_min, angle_increment, beams: the scan's header, radians.
+        range_min, range_max: the scan's header, metres.
+        mount: pose of the lidar in ``base_link``.
+        flipped: the lidar hangs upside down, so that its angles run clockwise seen from above.
+    """
+
+    def __init__(
+        self,
+        spec: ObservationSpec,
+        angle_min: float,
+        angle_increment: float,
+        beams: int,
+        range_min: float,
+        range_max: float,
+        mount: Pose2D = Pose2D(0.0, 0.0, 0.0),
+        flipped: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.beams = beams
+        self._scan_min, self._scan_max = range_min, range_max
+        sign = -1.0 if flipped else 1.0
+        directions = mount.yaw + sign * (angle_min + angle_increment * np.arange(beams, dtype=np.float64))
+        self._cos, self._sin = np.cos(directions), np.sin(directions)
+        self._mount = mount
+        self._centred = mount.x == 0.0 and mount.y == 0.0
+        # Sectors to either side of its own that a sparse beam speaks for as well.
+        reach = max(0, math.ceil(0.5 * abs(angle_increment) / spec.sector - 0.5)) if beams > 1 else 0
+        self._offsets = np.arange(-reach, reach + 1)
+        if self._centred:
+            sectors = self._sectors(directions)
+            order = np.argsort(sectors, axis=None, kind="stable")
+            flat = sectors.reshape(-1)[order]
+            inside = flat < spec.beams
+            beam_of = np.broadcast_to(np.arange(beams), sectors.shape).reshape(-1)
+            self._source = beam_of[order][inside]
+            self._filled, self._starts = np.unique(flat[inside], return_index=True)
+
+    def __call__(self, ranges: FloatArray) -> FloatArray:
+        """Resample ``(m,)`` or ``(N, m)`` ranges, metres, to ``(n,)`` or ``(N, n)`` float32.
+
+        Raises:
+            InvalidInput: the number of ranges is not that of the header.
+        """
+        if ranges.shape[-1] != self.beams:
+            raise InvalidInput(f"scan has {ranges.shape[-1]} ranges, expected {self.beams}")
+        distances = interpret_ranges(ranges, self._scan_min, self._scan_max)
+        rows = distances.reshape(-1, self.beams)
+        nearest = self._nearest_centred(rows) if self._centred else self._nearest_offset(rows)
+        clipped = np.clip(nearest, self.spec.range_min, self.spec.range_max).astype(np.float32)
+        return clipped.reshape(*ranges.shape[:-1], self.spec.beams)
+
+    def _sectors(self, directions: DoubleArray) -> NDArray[np.intp]:
+        """Sectors ``(offsets, ...)`` that beams in these directions speak for; n where there is none."""
+        spec = self.spec
+        turn = np.mod(directions - spec.angle_min, 2.0 * math.pi)
+        # Rounding can put a direction exactly on the lower edge a hair below it, a full turn away.
+        turn = np.where(turn > 2.0 * math.pi - 1e-9, 0.0, turn)
+        own = np.floor(turn / spec.sector + 1e-9).astype(np.intp)
+        shape = (-1,) + (1,) * directions.ndim
+        sectors = own[None] + self._offsets.reshape(shape)
+        if spec.angle_max - spec.angle_min >= _FULL_TURN:
+            return np.mod(sectors, spec.beams)
+        return np.where((sectors >= 0) & (sectors < spec.beams), sectors, spec.beams)
+
+    def _nearest_centred(self, rows: DoubleArray) -> DoubleArray:
+        nearest = np.full((rows.shape[0], self.spec.beams), math.inf)
+        if self._filled.size:
+            nearest[:, self._filled] = np.minimum.reduceat(rows[:, self._source], self._starts, axis=1)
+        return nearest
+
+    def _nearest_offset(self, rows: DoubleArray) -> DoubleArray:
+        hit = np.isfinite(rows)
+        reach = np.where(hit, rows, 0.0)
+        x = self._mount.x + reach * self._cos
+        y = self._mount.y + reach * self._sin
+        distance = np.where(hit, np.hypot(x, y), math.inf)
+        sectors = self._sectors(np.arctan2(y, x))
+        width = self.spec.beams + 1
+        nearest = np.full(rows.shape[0] * width, math.inf)
+        cells = sectors + (width * np.arange(rows.shape[0]))[None, :, None]
+        np.minimum.at(nearest, cells.reshape(-1), np.broadcast_to(distance, sectors.shape).reshape(-1))
+        return nearest.reshape(-1, width)[:, : self.spec.beams]
+
+
+def interpret_ranges(ranges: FloatArray, range_min: float, range_max: float) -> DoubleArray:
+    """Distances of obstacles, metres, ``inf`` for no return, by the rule of this module."""
+    r = np.asarray(ranges, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        obstacle = (r > ERROR_CODE_LIMIT) & (r < range_max)
+    return np.where(obstacle, r, np.where(r == -math.inf, range_min, math.inf))
+
+
+def check_scan(scan: LaserScan) -> None:
+    """Refuse a scan that says nothing at all.
+
+    Raises:
+        InvalidInput: not one range is a finite number.
+    """
+    if not np.isfinite(scan.ranges).any():
+        raise InvalidInput(f"none of the scan's {scan.ranges.size} ranges is a finite number")
+
+
+class ScanConverter:
+    """`ScanResampler` for a stream whose header may change from scan to scan (rotating lidars)."""
+
+    _KEPT = 16
+
+    def __init__(self, spec: ObservationSpec, mount: Pose2D, flipped: bool = False) -> None:
+        self._spec, self._mount, self._flipped = spec, mount, flipped
+        self._resamplers: dict[tuple[float, float, int, float, float], ScanResampler] = {}
+
+    def __call__(self, scan: LaserScan) -> FloatArray:
+        """The scan as ``(n,)`` policy beams, metres."""
+        key = (scan.angle_min, scan.angle_increment, scan.ranges.size, scan.range_min, scan.range_max)
+        resampler = self._resamplers.get(key)
+        if resampler is None:
+            if len(self._resamplers) >= self._KEPT:
+                self._resamplers.pop(next(iter(self._resamplers)))
+            angle_min, increment, beams, range_min, range_max = key
+            resampler = ScanResampler(
+                self._spec, angle_min, increment, beams, range_min, range_max, self._mount, self._flipped
+            )
+            self._resamplers[key] = resampler
+        return resampler(scan.ranges)
+
+
+class FrameStack:
+    """The last k scans of N robots, newest last; a robot's first scan fills all k.
+
+    Args:
+        spec: gives k and n.
+        num_robots: N.
+    """
+
+    def __init__(self, spec: ObservationSpec, num_robots: int = 1) -> None:
+        self._frames = np.zeros((num_robots, *spec.scan_shape), dtype=np.float32)
+        self._fresh = np.ones(num_robots, dtype=np.bool_)
+
+    def push(self, scans: FloatArray) -> FloatArray:
+        """Add ``(N, n)`` newest scans; returns the stacks ``(N, k, n)`` (a copy)."""
+        stale = ~self._fresh
+        self._frames[stale, :-1] = self._frames[stale, 1:]
+        self._frames[stale, -1] = scans[stale]
+        self._frames[self._fresh] = scans[self._fresh, None]
+        self._fresh[:] = False
+        return self._frames.copy()
+
+    def restart(self, robots: NDArray[np.generic] | slice = slice(None)) -> None:
+        """Forget the past of these robots (indices or mask): a new episode begins."""
+        self._fresh[robots] = True
+
+    def restarted(self, robots: NDArray[np.generic], scans: FloatArray) -> FloatArray:
+        """`restart` these robots alone with their first scans ``(M, n)``; returns their stacks."""
+        self._frames[robots] = scans[:, None]
+        self._fresh[robots] = False
+        return self._frames[robots].copy()
+
+
+def triplet_of(stack: FloatArray, goal: Pose2D, pose: Pose2D, speed: tuple[float, float, float]) -> Triplet:
+    """One robot's triplet from its scan stack ``(k, n)``, goal and pose (one frame) and velocity."""
+    local = relative(goal, pose)
+    return Triplet(stack, np.array(local, dtype=np.float32), np.array(speed, dtype=np.float32))
+
+
+def encode_scan(scan: Any, xp: ModuleType) -> Any:
+    """Ranges in metres to network input ``(ln r - 1) / 2``: near obstacles get the resolution."""
+    return 0.5 * xp.log(scan) - 0.5
+
+
+def decode_scan(encoded: Any, spec: ObservationSpec, xp: ModuleType) -> Any:
+    """Inverse of `encode_scan`, clipped to the observation's range in metres."""
+    low = 0.5 * math.log(spec.range_min) - 0.5
+    high = 0.5 * math.log(spec.range_max) - 0.5
+    return xp.exp(2.0 * xp.clip(encoded, low, high) + 1.0)
+
+
+def encode_state(goal: Any, speed: Any, spec: ObservationSpec, xp: ModuleType) -> Any:
+    """Goal and speed as network input.
+
+    Args:
+        goal: ``(..., 3)`` x, y, yaw in ``base_link``; metres and radians.
+        speed: ``(..., 3)`` vx, vy, wz.
+        spec: gives the scale of speeds.
+        xp: ``numpy`` or ``torch``, whichever the arguments are of.
+
+    Returns:
+        ``(..., STATE_FEATURES)``: cosine and sine of the goal's bearing, distance clipped at
+        10 m, exp(-distance), cosine and sine of the goal's yaw, scaled speeds.
+    """
+    x, y, yaw = goal[..., 0], goal[..., 1], goal[..., 2]
+    distance = xp.sqrt(x * x + y * y + 1e-12)
+    features = [
+        x / distance,
+        y / distance,
+        xp.clip(distance, 0.0, _FAR) * (2.0 / _FAR) - 1.0,
+        xp.exp(-distance),
+        xp.cos(yaw),
+        xp.sin(yaw),
+    ]
+    features.extend(speed[..., i] / spec.speed_scale[i] for i in range(SPEED_FEATURES))
+    return xp.stack(features, -1)
