@@ -1,0 +1,194 @@
+"""ROS parameters as frozen dataclasses: declared with description and range, read back validated.
+
+A node states its parameters as fields made by `parameter`; `declare` and `read` do the rest, so a
+parameter's name, default, unit, range and meaning stand in one place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from typing import Any, TypeVar
+
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+from rclpy.exceptions import ParameterException
+from rclpy.node import Node
+
+from scanpilot.navigator import NavigatorConfig
+from scanpilot.robot import RobotSpec
+from scanpilot.types import InvalidInput, Pose2D
+
+T = TypeVar("T")
+
+# rclpy's own, which every node has without declaring them.
+_FOREIGN = ("use_sim_time", "qos_overrides.", "start_type_description_service")
+
+
+def parameter(
+    default: Any,
+    description: str,
+    low: float | None = None,
+    high: float | None = None,
+    name: str | None = None,
+) -> Any:
+    """A dataclass field that is a ROS parameter.
+
+    Args:
+        default: its type is the parameter's.
+        description: with the unit, and what a special value such as 0 means.
+        low, high: inclusive range of a number.
+        name: the ROS name where it is not the field's, such as ``lidar.x``.
+    """
+    meta = {"description": description, "low": low, "high": high, "name": name}
+    return dataclasses.field(default=default, metadata=meta)
+
+
+def declare(node: Node, cls: type[Any]) -> None:
+    """Declare the parameters of a dataclass on a node.
+
+    Raises:
+        scanpilot.types.InvalidInput: one was given a value of the wrong type or out of range, or
+            one was given that does not exist; the nearest known name is in the message.
+    """
+    known = {_name(f): f for f in dataclasses.fields(cls)}
+    for given in node._parameter_overrides:
+        if given not in known and not given.startswith(_FOREIGN):
+            near = difflib.get_close_matches(given, known, n=1, cutoff=0.0)[0]
+            raise InvalidInput(f"unknown parameter {given!r}, the nearest known one is {near!r}")
+    for name, field in known.items():
+        try:
+            node.declare_parameter(name, field.default, _descriptor(field))
+        except ParameterException as error:
+            raise InvalidInput(f"parameter {name!r}: {error}") from error
+
+
+def read(node: Node, cls: type[T]) -> T:
+    """The current values of the parameters of a dataclass.
+
+    Raises:
+        scanpilot.types.InvalidInput: a value has the wrong type or is out of range.
+    """
+    assert dataclasses.is_dataclass(cls)
+    values = {f.name: _value(f, node.get_parameter(_name(f)).value) for f in dataclasses.fields(cls)}
+    return cls(**values)  # type: ignore[return-value]
+
+
+def _name(field: dataclasses.Field[Any]) -> str:
+    return field.metadata["name"] or field.name
+
+
+def _descriptor(field: dataclasses.Field[Any]) -> ParameterDescriptor:
+    descriptor = ParameterDescriptor(description=field.metadata["description"])
+    low, high = field.metadata["low"], field.metadata["high"]
+    if isinstance(field.default, float):
+        # So that 1 is taken where 1.0 is meant; `_value` checks the type.
+        descriptor.dynamic_typing = True
+    if low is None or high is None:
+        return descriptor
+    if isinstance(field.default, float):
+        descriptor.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high))]
+    else:
+        descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=1)]
+    return descriptor
+
+
+def _value(field: dataclasses.Field[Any], value: Any) -> Any:
+    name, default = _name(field), field.default
+    if isinstance(default, float):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InvalidInput(f"parameter {name!r} is {value!r}, expected a number")
+        value = float(value)
+        low, high = field.metadata["low"], field.metadata["high"]
+        outside = low is not None and high is not None and not low <= value <= high
+        if outside and not (math.isnan(value) and math.isnan(default)):
+            raise InvalidInput(f"parameter {name!r} is {value}, expected {low} to {high}")
+    elif not isinstance(value, type(default)):
+        raise InvalidInput(f"parameter {name!r} is {value!r}, expected {type(default).__name__}")
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyNodeParameters:
+    """Parameters of the policy node. Each number says its unit in its description."""
+
+    policy: str = parameter(
+        "", "policy directory, or a symlink to one; watched, so that a new policy put there is loaded"
+    )
+    robot: str = parameter(
+        "",
+        "YAML file of the robot, where it is not the one the policy was trained for: tighter limits, lidar",
+    )
+    autostart: bool = parameter(True, "configure and activate without a lifecycle manager")
+    control_period: float = parameter(0.0, "seconds between commands; 0: the policy's", 0.0, 2.0)
+    scan_timeout: float = parameter(
+        0.0, "seconds without a scan after which the robot stops; 0: 1.75 control periods", 0.0, 10.0
+    )
+    odom_timeout: float = parameter(
+        0.0, "seconds without odometry after which the robot stops; 0: 1.75 control periods", 0.0, 10.0
+    )
+    goal_tolerance: float = parameter(0.3, "metres; nearer than this the goal is reached", 0.01, 10.0)
+    goal_hysteresis: float = parameter(
+        0.15,
+        "metres beyond the tolerance that a reached goal may move before the robot sets off again",
+        0.0,
+        10.0,
+    )
+    stamped: bool = parameter(False, "publish cmd_vel as TwistStamped instead of Twist")
+    odom_twist_in_parent_frame: bool = parameter(
+        False, "for drivers that state the velocity in the odometry frame, against REP-105"
+    )
+    base_frame: str = parameter("", "frame of the robot; empty: the odometry's child frame")
+    vx: float = parameter(0.0, "m/s, tighter than the policy's; 0: the policy's", 0.0, 100.0, "limits.vx")
+    vy: float = parameter(0.0, "m/s, tighter than the policy's; 0: the policy's", 0.0, 100.0, "limits.vy")
+    wz: float = parameter(0.0, "rad/s, tighter than the policy's; 0: the policy's", 0.0, 100.0, "limits.wz")
+    ax: float = parameter(0.0, "m/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.ax")
+    ay: float = parameter(0.0, "m/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.ay")
+    awz: float = parameter(
+        0.0, "rad/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.awz"
+    )
+    lidar_from_tf: bool = parameter(
+        True,
+        "take the lidar's mount from TF where tf2_ros is there; else from the robot",
+        name="lidar.from_tf",
+    )
+    lidar_x: float = parameter(
+        math.nan, "metres, mount of the lidar in base_link; nan: from TF or the robot", -10.0, 10.0, "lidar.x"
+    )
+    lidar_y: float = parameter(
+        math.nan, "metres, mount of the lidar in base_link; nan: from TF or the robot", -10.0, 10.0, "lidar.y"
+    )
+    lidar_yaw: float = parameter(
+        math.nan,
+        "radians, mount of the lidar in base_link; nan: from TF or the robot",
+        -7.0,
+        7.0,
+        "lidar.yaw",
+    )
+    lidar_flipped: bool = parameter(
+        False, "the lidar hangs upside down; with lidar.x, y or yaw", name="lidar.flipped"
+    )
+
+    @property
+    def mount(self) -> Pose2D | None:
+        """The lidar's mount where parameters state one; what they leave out is 0."""
+        stated = (self.lidar_x, self.lidar_y, self.lidar_yaw)
+        if all(math.isnan(v) for v in stated):
+            return None
+        return Pose2D(*(0.0 if math.isnan(v) else v for v in stated))
+
+    def navigator_config(self, robot: RobotSpec | None) -> NavigatorConfig:
+        """What the navigator needs of these, with the limits of ``robot`` where none is stated."""
+        limits = {name: getattr(self, name) or None for name in ("vx", "vy", "wz", "ax", "ay", "awz")}
+        if robot is not None:
+            for name, stated in limits.items():
+                own = getattr(robot.limits, name)
+                limits[name] = own if stated is None and math.isfinite(own) else stated
+        return NavigatorConfig(
+            control_period=self.control_period or None,
+            scan_timeout=self.scan_timeout or None,
+            odometry_timeout=self.odom_timeout or None,
+            goal_tolerance=self.goal_tolerance,
+            goal_hysteresis=self.goal_hysteresis,
+            **limits,
+        )
