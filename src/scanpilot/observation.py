@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanpilot.geometry import relative
+from scanpilot.geometry import relative_poses
 from scanpilot.robot import RobotSpec
-from scanpilot.types import DoubleArray, FloatArray, InvalidInput, LaserScan, Pose2D, Triplet
+from scanpilot.types import DoubleArray, FloatArray, InvalidInput, LaserScan, Pose2D, Triplet, Twist2D
 
 ENCODING_VERSION = 1
 
@@ -278,10 +278,21 @@ class FrameStack:
         return self._frames[robots].copy()
 
 
-def triplet_of(stack: FloatArray, goal: Pose2D, pose: Pose2D, speed: tuple[float, float, float]) -> Triplet:
-    """One robot's triplet from its scan stack ``(k, n)``, goal and pose (one frame) and velocity."""
-    local = relative(goal, pose)
-    return Triplet(stack, np.array(local, dtype=np.float32), np.array(speed, dtype=np.float32))
+def triplets_of(stacks: FloatArray, goals: DoubleArray, poses: DoubleArray, speeds: DoubleArray) -> Triplet:
+    """N robots' triplets.
+
+    Args:
+        stacks: ``(N, k, n)`` from `FrameStack`.
+        goals, poses: ``(N, 3)`` x, y, yaw, both in one frame.
+        speeds: ``(N, 3)`` vx, vy, wz in ``base_link``.
+    """
+    return Triplet(stacks, relative_poses(goals, poses).astype(np.float32), speeds.astype(np.float32))
+
+
+def triplet_of(stack: FloatArray, goal: Pose2D, pose: Pose2D, speed: Twist2D) -> Triplet:
+    """One robot's triplet, by the very arithmetic of `triplets_of`."""
+    batch = triplets_of(stack[None], np.array([goal]), np.array([pose]), np.array([speed]))
+    return Triplet(batch.scan[0], batch.goal[0], batch.speed[0])
 
 
 def encode_scan(scan: Any, xp: ModuleType) -> Any:

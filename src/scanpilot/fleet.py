@@ -1,0 +1,253 @@
+"""What a trainer drives: many robots, one step at a time. Knows the task; knows no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from scanpilot import command
+from scanpilot.observation import FrameStack, ObservationSpec, ScanResampler, triplets_of
+from scanpilot.robot import RobotSpec
+from scanpilot.sim.free_space import FreeSpace
+from scanpilot.sim.simulator import Simulator, SimulatorConfig
+from scanpilot.sim.world import World
+from scanpilot.task import TaskConfig, judge
+from scanpilot.types import BoolArray, DoubleArray, FloatArray, StepResult, Triplet
+
+WorldMaker = Callable[[int], World]
+
+
+class Fleet(Protocol):
+    """Robots that act in step: simulated, on ROS topics, or remote."""
+
+    @property
+    def num_robots(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def robot(self) -> RobotSpec:
+        """What every robot is."""
+        ...
+
+    @property
+    def observation(self) -> ObservationSpec:
+        """What every robot sees."""
+        ...
+
+    def observe(self) -> Triplet:
+        """The triplets ``(N, ...)`` that the next actions are to answer."""
+        ...
+
+    def step(self, actions: FloatArray) -> StepResult:
+        """Execute ``(N, 3)`` actions for one control period; ended episodes begin anew."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the fleet holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class FleetConfig:
+    """A simulated fleet.
+
+    Attributes:
+        worlds: W simulated side by side.
+        robots_per_world: robots that share one world; the batch is the product.
+        world_lifetime: steps until a world gives way to the next one; 0 keeps it for ever.
+        goal_distance: shortest and longest straight line from start to goal, metres.
+        simulator: departures from the ideal.
+    """
+
+    worlds: int = 16
+    robots_per_world: int = 8
+    world_lifetime: int = 600
+    goal_distance: tuple[float, float] = (2.0, 12.0)
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+
+    def __post_init__(self) -> None:
+        if self.worlds < 1 or self.robots_per_world < 1 or self.world_lifetime < 0:
+            raise ValueError("worlds and robots_per_world must be at least 1, world_lifetime 0 or more")
+        low, high = self.goal_distance
+        if not 0.0 < low < high:
+            raise ValueError(f"goal_distance {self.goal_distance} m, expected 0 < shortest < longest")
+
+
+class SimulatedFleet:
+    """Robots in the embedded simulator, each with its own start and goal.
+
+    Args:
+        make_world: the world of each number 0, 1, 2, ...; the fleet goes through them.
+        robot: what every robot is.
+        observation: what it sees.
+        task: rewards and ends of episodes.
+        config: sizes.
+        seed: of starts, goals and noise.
+    """
+
+    def __init__(
+        self,
+        make_world: WorldMaker,
+        robot: RobotSpec,
+        observation: ObservationSpec,
+        task: TaskConfig,
+        config: FleetConfig,
+        seed: int,
+    ) -> None:
+        self._make_world = make_world
+        self._robot, self._observation, self._task, self._config = robot, observation, task, config
+        self._rng = np.random.default_rng(seed)
+        self.world_numbers = list(range(config.worlds))
+        worlds = [make_world(number) for number in self.world_numbers]
+        self._spaces = [FreeSpace(world, robot) for world in worlds]
+        self.simulator = Simulator(worlds, robot, config.robots_per_world, config.simulator, seed)
+        n = self.simulator.num_robots
+        lidar = robot.lidar
+        self._resample = ScanResampler(
+            observation,
+            lidar.angle_min,
+            lidar.angle_increment,
+            lidar.beams,
+            lidar.range_min,
+            lidar.range_max,
+            lidar.mount,
+        )
+        self._frames = FrameStack(observation, n)
+        self.starts: DoubleArray = np.zeros((n, 3))
+        self.goals: DoubleArray = np.zeros((n, 3))
+        self._steps = np.zeros(n, dtype=np.int64)
+        # Staggered, so that not all worlds change at once.
+        self._ages = np.arange(config.worlds) * config.world_lifetime // config.worlds
+        for world in range(config.worlds):
+            self._place(world, np.arange(config.robots_per_world))
+        self._current = self._triplets(self._frames.push(self._resample(self.simulator.scan())))
+
+    @property
+    def num_robots(self) -> int:
+        """N."""
+        return self.simulator.num_robots
+
+    @property
+    def robot(self) -> RobotSpec:
+        """What every robot is."""
+        return self._robot
+
+    @property
+    def observation(self) -> ObservationSpec:
+        """What every robot sees."""
+        return self._observation
+
+    def observe(self) -> Triplet:
+        """The triplets ``(N, ...)`` that the next actions are to answer."""
+        return self._current
+
+    def step(self, actions: FloatArray) -> StepResult:
+        """Execute ``(N, 3)`` actions for one control period; ended episodes begin anew.
+
+        ``info`` holds ``clearance`` (m), ``poses``, ``twists``, ``goals`` and ``starts`` as they
+        were when the step ended, and ``episode_steps``.
+
+        Raises:
+            scanpilot.types.InvalidInput: an action is not finite.
+        """
+        simulator = self.simulator
+        executed = command.executed_actions(actions, self._robot)
+        distance = self._goal_distance()
+        contact = simulator.step(command.commands(executed, self._robot), self._robot.control_period)
+        self._steps += 1
+        clearance = simulator.clearance()
+        outcome = judge(distance, self._goal_distance(), clearance, contact, self._steps, self._task)
+        successors = self._triplets(self._frames.push(self._resample(simulator.scan())))
+        expired = self._expired_worlds()
+        truncated = outcome.truncated | (self._in_worlds(expired) & ~outcome.terminated)
+        result = StepResult(
+            triplets=successors,
+            actions=executed,
+            rewards=outcome.rewards,
+            terminated=outcome.terminated,
+            truncated=truncated,
+            reached=outcome.reached,
+            collided=outcome.collided,
+            info={
+                "clearance": clearance,
+                "poses": simulator.poses.copy(),
+                "twists": simulator.twists.copy(),
+                "goals": self.goals.copy(),
+                "starts": self.starts.copy(),
+                "episode_steps": self._steps.copy(),
+                "timed_out": outcome.truncated,
+            },
+        )
+        self._current = self._begin_anew(outcome.terminated | truncated, expired, successors)
+        return result
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def world_of(self, robot: int) -> World:
+        """The world that a robot is in."""
+        return self.simulator.worlds[robot // self._config.robots_per_world]
+
+    def space_of(self, robot: int) -> FreeSpace:
+        """The free space of the world that a robot is in."""
+        return self._spaces[robot // self._config.robots_per_world]
+
+    def _goal_distance(self) -> DoubleArray:
+        offset = self.goals[:, :2] - self.simulator.poses[:, :2]
+        return np.hypot(offset[:, 0], offset[:, 1])
+
+    def _triplets(self, stacks: FloatArray) -> Triplet:
+        return triplets_of(stacks, self.goals, self.simulator.poses, self.simulator.twists)
+
+    def _expired_worlds(self) -> list[int]:
+        if not self._config.world_lifetime:
+            return []
+        self._ages += 1
+        expired = np.flatnonzero(self._ages >= self._config.world_lifetime)
+        self._ages[expired] = 0
+        return [int(world) for world in expired]
+
+    def _in_worlds(self, worlds: list[int]) -> BoolArray:
+        inside = np.zeros((self._config.worlds, self._config.robots_per_world), dtype=np.bool_)
+        inside[worlds] = True
+        return inside.reshape(-1)
+
+    def _begin_anew(self, ended: BoolArray, expired: list[int], successors: Triplet) -> Triplet:
+        """Put robots whose episode ended at new starts; returns what all robots see then."""
+        if not ended.any():
+            return successors
+        for world in expired:
+            self._next_world(world)
+        per_world = self._config.robots_per_world
+        for world in np.unique(np.flatnonzero(ended) // per_world):
+            own = np.flatnonzero(ended[world * per_world : (world + 1) * per_world])
+            self._place(int(world), own)
+        robots = np.flatnonzero(ended)
+        scans = self._resample(self.simulator.scan()[robots])
+        stacks = successors.scan.copy()
+        stacks[robots] = self._frames.restarted(robots, scans)
+        return self._triplets(stacks)
+
+    def _next_world(self, world: int) -> None:
+        number = max(self.world_numbers) + 1
+        self.world_numbers[world] = number
+        made = self._make_world(number)
+        self._spaces[world] = FreeSpace(made, self._robot)
+        self.simulator.set_worlds([world], [made])
+
+    def _place(self, world: int, members: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """New starts and goals for some robots of a world, clear of the others."""
+        per_world = self._config.robots_per_world
+        robots = world * per_world + members
+        staying = np.setdiff1d(np.arange(per_world), members) + world * per_world
+        others = self.simulator.poses[staying]
+        for robot in robots:
+            start, goal = self._spaces[world].sample_start_and_goal(self._rng, self._config.goal_distance, others)
+            self.starts[robot], self.goals[robot] = start, goal
+            others = np.concatenate((others, self.starts[robot][None]))
+        self.simulator.place(robots, self.starts[robots])
+        self._steps[robots] = 0
