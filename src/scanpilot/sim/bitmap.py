@@ -1,0 +1,74 @@
+"""Occupied cells of an image or grid -> closed outlines made of merged cell edges."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scanpilot.types import BoolArray, DoubleArray
+
+_Corner = tuple[int, int]
+
+
+def outline_loops(occupied: BoolArray) -> list[DoubleArray]:
+    """Outlines of the occupied cells of a grid.
+
+    Args:
+        occupied: ``(rows, columns)``, row 0 lowest: cell (r, c) covers x in [c, c + 1], y in [r, r + 1].
+
+    Returns:
+        Closed loops ``(K, 2)`` of corners in cells, x first, the occupied side on the left, no
+        three corners in line.
+    """
+    padded = np.zeros((occupied.shape[0] + 2, occupied.shape[1] + 2), dtype=np.int8)
+    padded[1:-1, 1:-1] = occupied
+    horizontal = _runs(np.diff(padded, axis=0))
+    # Between columns the occupied side is on the left of the way *down* when it is to the right (+1).
+    vertical = [((x, b), (x, a)) for (a, x), (b, _) in _runs(np.diff(padded, axis=1).T)]
+    return _joined(horizontal, vertical)
+
+
+def _runs(change: np.ndarray[tuple[int, ...], np.dtype[np.int8]]) -> list[tuple[_Corner, _Corner]]:
+    """Directed runs of equal change along each row: forward for +1 (occupied above), backward for -1."""
+    rows = change.shape[0]
+    wide = np.zeros((rows, change.shape[1] + 2), dtype=np.int8)
+    wide[:, 1:-1] = change
+    turns = wide[:, 1:] != wide[:, :-1]
+    runs: list[tuple[_Corner, _Corner]] = []
+    row_of, at = np.nonzero(turns)
+    # Consecutive turns of one row enclose a run of one value; runs of 0 are no edge.
+    for k in range(len(at) - 1):
+        if row_of[k] != row_of[k + 1]:
+            continue
+        value = wide[row_of[k], at[k] + 1]
+        if value == 0:
+            continue
+        # Undo the one-cell padding: the edge between padded rows r and r + 1 is at height r.
+        start, end, height = int(at[k]) - 1, int(at[k + 1]) - 1, int(row_of[k])
+        runs.append(((start, height), (end, height)) if value > 0 else ((end, height), (start, height)))
+    return runs
+
+
+def _joined(
+    horizontal: list[tuple[_Corner, _Corner]], vertical: list[tuple[_Corner, _Corner]]
+) -> list[DoubleArray]:
+    """Chain alternating horizontal and vertical runs into closed loops."""
+    leaving: dict[_Corner, list[_Corner]] = {}
+    for start, end in vertical:
+        leaving.setdefault(start, []).append(end)
+    following = dict[_Corner, list[_Corner]]()
+    for start, end in horizontal:
+        following.setdefault(start, []).append(end)
+    loops: list[DoubleArray] = []
+    for start in list(following):
+        while following.get(start):
+            loop: list[_Corner] = []
+            at = start
+            while True:
+                loop.append(at)
+                at = following[at].pop()
+                loop.append(at)
+                at = leaving[at].pop()
+                if at == start:
+                    break
+            loops.append(np.array(loop, dtype=np.float64))
+    return loops

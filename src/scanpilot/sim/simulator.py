@@ -1,0 +1,439 @@
+"""Many robots in many worlds at once: motion, contacts, odometry and scans.
+
+The simulator owns state and its order of events; the arithmetic is in `kernels`. It
+knows no task: goals, rewards, episodes and walkers' intentions belong to whoever drives it.
+
+Randomness depends only on the seed, the world's stream number, the robot's place in its
+world and its own counters, so a robot meets the same noise alone or among thousands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from scanpilot.robot import Footprint, Lidar, RobotSpec
+from scanpilot.sim import kernels
+from scanpilot.sim.world import World
+from scanpilot.types import BoolArray, DoubleArray, FloatArray
+
+
+@dataclass(frozen=True)
+class SimulatorConfig:
+    """What differs from an ideal simulation; everything is off by default.
+
+    Attributes:
+        substep: longest time that robots move one after the other, seconds.
+        scan_noise: standard deviation of a range, metres.
+        scan_noise_proportional: the same as a fraction of the range.
+        scan_dropout: probability of a beam to return nothing.
+        scan_short: probability of a beam to return something nearer, as from dust.
+        odometry_drift: standard deviation of the constant relative error of odometry
+            (translation and rotation), drawn when a robot is placed.
+        robots_visible: whether robots see each other.
+        robots_solid: whether robots hit each other.
+        stage: move and scan as Stage does: Euler steps with the old heading, a step that ends
+            in contact undone as a whole, scans taken before the move.
+        threads: that share the work; the results do not depend on it.
+    """
+
+    substep: float = 0.1
+    scan_noise: float = 0.0
+    scan_noise_proportional: float = 0.0
+    scan_dropout: float = 0.0
+    scan_short: float = 0.0
+    odometry_drift: float = 0.0
+    robots_visible: bool = True
+    robots_solid: bool = True
+    stage: bool = False
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.substep > 0.0:
+            raise ValueError(f"substep is {self.substep} s, expected more than 0")
+        for name in ("scan_noise", "scan_noise_proportional", "odometry_drift"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        for name in ("scan_dropout", "scan_short"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected a probability")
+        if self.scan_dropout + self.scan_short > 1.0:
+            raise ValueError("scan_dropout and scan_short add up to more than 1")
+        if self.threads < 1:
+            raise ValueError(f"threads is {self.threads}, expected at least 1")
+
+
+@dataclass(frozen=True, eq=False)
+class _Indexed:
+    """One world's geometry sorted into tiles."""
+
+    frame: tuple[float, float, float]
+    tiles: tuple[int, int]
+    segments: DoubleArray
+    segment_flags: kernels.ByteArray
+    segment_start: kernels.IntArray
+    circles: DoubleArray
+    circle_flags: kernels.ByteArray
+    circle_start: kernels.IntArray
+
+
+def _index(world: World) -> _Indexed:
+    """Sort a world into tiles; remembered by the world, so that swapping it in again is a copy."""
+    known = world._cache.get("tiles")
+    if isinstance(known, _Indexed):
+        return known
+    x0, y0, x1, y1 = world.bounds
+    size = _tile_size(world)
+    frame = (x0 - 1e-6, y0 - 1e-6, size)
+    nx = max(1, math.ceil((x1 - x0 + 2e-6) / size))
+    ny = max(1, math.ceil((y1 - y0 + 2e-6) / size))
+    at = np.array(frame)
+    segments, flags, starts = kernels.index_segments(world.segments, world.segment_flags, at, nx, ny)
+    circles, circle_flags, circle_starts = kernels.index_circles(
+        world.circles, world.circle_flags, at, nx, ny
+    )
+    indexed = _Indexed(frame, (nx, ny), segments, flags, starts, circles, circle_flags, circle_starts)
+    world._cache["tiles"] = indexed
+    return indexed
+
+
+_PER_TILE = 12.0  # measured best between 8 and 24, see docs
+
+
+def _tile_size(world: World) -> float:
+    """Tiles that hold about `_PER_TILE` things where things are, at least half a metre, at most 64 across."""
+    x0, y0, x1, y1 = world.bounds
+    width, height = max(x1 - x0, 1e-3), max(y1 - y0, 1e-3)
+    things = len(world.segments) + len(world.circles)
+    size = math.sqrt(width * height * _PER_TILE / max(things, 1))
+    return max(size, 0.5, max(width, height) / 64.0)
+
+
+def allocate(worlds: Sequence[World], movers: int = 0) -> kernels.Geometry:
+    """Geometry with a slot for each world, a little larger than the largest of them needs."""
+    indexed = [_index(world) for world in worlds]
+    count = len(worlds)
+    tiles = _roomy(max(i.tiles[0] * i.tiles[1] for i in indexed))
+    segments = _roomy(max(len(i.segments) for i in indexed))
+    circles = _roomy(max(len(i.circles) for i in indexed))
+    geometry = kernels.Geometry(
+        frame=np.zeros((count, 3)),
+        tiles=np.zeros((count, 2), np.int64),
+        segment_start=np.zeros((count, tiles + 1), np.int64),
+        circle_start=np.zeros((count, tiles + 1), np.int64),
+        segments=np.zeros((count, segments, 4)),
+        segment_flags=np.zeros((count, segments), np.uint8),
+        circles=np.zeros((count, circles, 3)),
+        circle_flags=np.zeros((count, circles), np.uint8),
+        movers=np.full((count, movers, 3), -1.0),
+    )
+    for slot, world in enumerate(worlds):
+        _fill(geometry, slot, _index(world))
+    return geometry
+
+
+def _roomy(need: int) -> int:
+    return need + need // 4
+
+
+def _fits(geometry: kernels.Geometry, indexed: _Indexed) -> bool:
+    return (
+        indexed.tiles[0] * indexed.tiles[1] < geometry.segment_start.shape[1]
+        and len(indexed.segments) <= geometry.segments.shape[1]
+        and len(indexed.circles) <= geometry.circles.shape[1]
+    )
+
+
+def _fill(geometry: kernels.Geometry, slot: int, indexed: _Indexed) -> None:
+    geometry.frame[slot] = indexed.frame
+    geometry.tiles[slot] = indexed.tiles
+    geometry.segment_start[slot, : len(indexed.segment_start)] = indexed.segment_start
+    geometry.circle_start[slot, : len(indexed.circle_start)] = indexed.circle_start
+    geometry.segments[slot, : len(indexed.segments)] = indexed.segments
+    geometry.segment_flags[slot, : len(indexed.segments)] = indexed.segment_flags
+    geometry.circles[slot, : len(indexed.circles)] = indexed.circles
+    geometry.circle_flags[slot, : len(indexed.circles)] = indexed.circle_flags
+
+
+def make_body(footprint: Footprint, *, visible: bool = True, solid: bool = True) -> kernels.Body:
+    """A footprint as the kernels take it."""
+    polygon = np.array(footprint.polygon if footprint.polygon else np.zeros((0, 2)), dtype=np.float64)
+    return kernels.Body(polygon, float(footprint.circumscribed_radius), visible, solid)
+
+
+def make_beams(lidar: Lidar) -> kernels.Beams:
+    """A lidar's beam directions as the kernels take them."""
+    angles = np.arange(lidar.beams) * (lidar.angle_increment if lidar.beams > 1 else 0.0)
+    dx, dy = np.cos(angles), np.sin(angles)
+    pseudo = np.array([kernels.pseudo_angle(float(x), float(y)) for x, y in zip(dx, dy, strict=True)])
+    # The first beam looks along its own frame's x axis, whatever rounding says of the last one.
+    pseudo[0] = 0.0
+    pseudo = np.maximum.accumulate(pseudo)
+    buckets = 1 << max(6, math.ceil(math.log2(4 * lidar.beams)))
+    edges = np.arange(buckets + 2) * (4.0 / buckets)
+    table = np.searchsorted(pseudo, edges[: buckets + 1], side="left").astype(np.int64)
+    mount = lidar.mount
+    first = lidar.angle_min if lidar.beams > 1 else 0.5 * (lidar.angle_min + lidar.angle_max)
+    return kernels.Beams(dx, dy, pseudo, table, (mount.x, mount.y, mount.yaw + first), float(lidar.range_max))
+
+
+class Simulator:
+    """A batch of equal robots, ``robots_per_world`` in each world; robot i is in world i // robots_per_world.
+
+    Robots of one world are obstacles to each other and see each other. In each substep they move in
+    turn. A robot that meets something stays at its last free pose (within 2 mm of what it met) with
+    zero velocity until the next `step`; the one it ran into is not in contact unless it moved too.
+
+    Attributes:
+        num_robots: N.
+        worlds: as they are now, one for each slot.
+        poses: ``(N, 3)`` float64 x, y, yaw in the world frame.
+        twists: ``(N, 3)`` float64 actual velocity in base_link, m/s and rad/s.
+        odometry: ``(N, 3)`` float64 pose in the odometry frame; starts at zero.
+        time: seconds simulated.
+    """
+
+    def __init__(
+        self,
+        worlds: Sequence[World],
+        robot: RobotSpec,
+        robots_per_world: int,
+        config: SimulatorConfig | None = None,
+        seed: int = 0,
+        *,
+        streams: Sequence[int] | None = None,
+        movers: int = 0,
+    ) -> None:
+        """Set up the worlds; robots stand at the origin until they are placed.
+
+        Args:
+            worlds: one for each slot.
+            robot: what every robot is.
+            robots_per_world: R; the batch has ``len(worlds) * R`` robots.
+            config: departures from the ideal.
+            seed: of all noise.
+            streams: number of each world's noise; by default its slot. A world simulated alone with
+                the same number meets the same noise as in the batch.
+            movers: room for so many moving discs in each world.
+        """
+        if not worlds:
+            raise ValueError("a simulator needs at least one world")
+        if robots_per_world < 1:
+            raise ValueError(f"robots_per_world is {robots_per_world}, expected at least 1")
+        self.worlds = list(worlds)
+        self.robot = robot
+        self.robots_per_world = robots_per_world
+        self.config = config or SimulatorConfig()
+        self.num_robots = len(worlds) * robots_per_world
+        n = self.num_robots
+        self.poses: DoubleArray = np.zeros((n, 3))
+        self.twists: DoubleArray = np.zeros((n, 3))
+        self.odometry: DoubleArray = np.zeros((n, 3))
+        self.time = 0.0
+        self._seed = seed
+        own = np.arange(len(worlds)) if streams is None else np.asarray(streams, dtype=np.int64)
+        places = np.arange(robots_per_world, dtype=np.int64)
+        self._keys = (own[:, None] * 65536 + places[None, :]).reshape(-1).astype(np.int64)
+        self._scans = np.zeros(n, np.int64)
+        self._episodes = np.zeros(n, np.int64)
+        self._drift: DoubleArray = np.ones((n, 3))
+        self._geometry = allocate(self.worlds, movers)
+        self._body = make_body(
+            robot.footprint, visible=self.config.robots_visible, solid=self.config.robots_solid
+        )
+        self._beams: dict[Lidar, kernels.Beams] = {robot.lidar: make_beams(robot.lidar)}
+        self._base = _make_base(robot, self.config.stage)
+        self._issued: list[tuple[float, DoubleArray]] = [(-math.inf, np.zeros((n, 3)))]
+        self._pool = ThreadPoolExecutor(self.config.threads) if self.config.threads > 1 else None
+        self._scan_before: FloatArray | None = None
+
+    def place(self, indices: Sequence[int] | kernels.IntArray | BoolArray, poses: DoubleArray) -> None:
+        """Put some robots at ``(K, 3)`` poses, at rest, with no command pending.
+
+        Odometry stays where it was, as wheels do when a robot is carried; see `reset_odometry`.
+        """
+        at = self._as_indices(indices)
+        self.poses[at] = poses
+        self.twists[at] = 0.0
+        for _, commands in self._issued:
+            commands[at] = 0.0
+        self._episodes[at] += 1
+        if self.config.odometry_drift > 0.0:
+            deviation = np.full(3, self.config.odometry_drift)
+            kernels.draw_drift(self._seed, self._keys, self._episodes, at, deviation, self._drift)
+        self._scan_before = None
+
+    def reset_odometry(self, indices: Sequence[int] | kernels.IntArray | BoolArray) -> None:
+        """Let the odometry of some robots start again at zero."""
+        self.odometry[self._as_indices(indices)] = 0.0
+
+    def set_worlds(self, world_indices: Sequence[int] | kernels.IntArray, worlds: Sequence[World]) -> None:
+        """Put other worlds in some slots; their robots keep their poses until they are placed."""
+        for slot, world in zip(world_indices, worlds, strict=True):
+            self.worlds[int(slot)] = world
+        if all(_fits(self._geometry, _index(world)) for world in worlds):
+            for slot, world in zip(world_indices, worlds, strict=True):
+                _fill(self._geometry, int(slot), _index(world))
+            return
+        movers = self._geometry.movers
+        self._geometry = allocate(self.worlds, movers.shape[1])
+        self._geometry.movers[:] = movers
+
+    def set_movers(self, movers: DoubleArray) -> None:
+        """Say where the moving discs are: ``(W, M, 3)`` x, y, radius; a radius below 0 is none."""
+        self._geometry.movers[:] = movers
+
+    def step(self, commands: DoubleArray | FloatArray, duration: float) -> BoolArray:
+        """Drive all robots for ``duration`` seconds towards ``(N, 3)`` target velocities.
+
+        Targets beyond the robot's limits are clipped. Velocities change no faster than its
+        acceleration limits, from what they are; commands act after its actuation delay.
+
+        Returns:
+            ``(N,)`` whether each robot met something.
+        """
+        commands = np.array(commands, dtype=np.float64)
+        if commands.shape != (self.num_robots, 3):
+            raise ValueError(f"commands have shape {commands.shape}, expected ({self.num_robots}, 3)")
+        if not np.isfinite(commands).all():
+            raise ValueError("commands hold a number that is not finite")
+        if not duration > 0.0:
+            raise ValueError(f"duration is {duration} s, expected more than 0")
+        if self.config.stage:
+            self._scan_before = self._scan(self.robot.lidar)
+        contacts = np.zeros(self.num_robots, dtype=np.bool_)
+        for piece, target in self._effective(commands, duration):
+            count = 1 if self.config.stage else max(1, math.ceil(piece / self.config.substep - 1e-9))
+            for _ in range(count):
+                self._substep(target, piece / count, contacts)
+        self.time += duration
+        return contacts
+
+    def scan(self, lidar: Lidar | None = None) -> FloatArray:
+        """``(N, beams)`` float32 ranges in metres, by the robot's lidar unless another is given.
+
+        A beam that meets nothing returns ``range_max``. In stage mode after a `step`, as seen before it.
+        """
+        if self._scan_before is not None and lidar is None:
+            return self._scan_before
+        return self._scan(lidar or self.robot.lidar)
+
+    def clearance(self) -> DoubleArray:
+        """``(N,)`` distance from each footprint to the nearest obstacle or other robot, metres.
+
+        Not above 0 where they overlap; infinite in an empty world.
+        """
+        out = np.empty(self.num_robots)
+        self._share(
+            self.num_robots,
+            1024,
+            lambda begin, end: kernels.clearances(
+                self._geometry, self._body, self.poses, self.robots_per_world, begin, end, math.inf, out
+            ),
+        )
+        return out
+
+    def _substep(self, target: DoubleArray, duration: float, contacts: BoolArray) -> None:
+        self._share(
+            len(self.worlds),
+            max(1, 1024 // self.robots_per_world),
+            lambda begin, end: kernels.step(
+                self._geometry,
+                self._body,
+                self._base,
+                self.poses,
+                self.twists,
+                self.odometry,
+                self._drift,
+                target,
+                duration,
+                self.robots_per_world,
+                begin,
+                end,
+                contacts,
+            ),
+        )
+
+    def _scan(self, lidar: Lidar) -> FloatArray:
+        beams = self._beams.get(lidar)
+        if beams is None:
+            beams = self._beams[lidar] = make_beams(lidar)
+        ranges = np.empty((self.num_robots, lidar.beams), dtype=np.float32)
+        self._scans += 1
+
+        def work(begin: int, end: int) -> None:
+            kernels.scan(
+                self._geometry, self._body, beams, self.poses, self.robots_per_world, begin, end, ranges
+            )
+            self._spoil(ranges, lidar.range_max, begin, end)
+
+        self._share(self.num_robots, max(1, 4096 // lidar.beams), work)
+        return ranges
+
+    def _spoil(self, ranges: FloatArray, range_max: float, begin: int, end: int) -> None:
+        c = self.config
+        if c.scan_noise or c.scan_noise_proportional or c.scan_dropout or c.scan_short:
+            kernels.spoil_ranges(
+                ranges,
+                self._seed,
+                self._keys,
+                self._scans,
+                c.scan_noise,
+                c.scan_noise_proportional,
+                c.scan_dropout,
+                c.scan_short,
+                range_max,
+                begin,
+                end,
+            )
+
+    def _share(self, count: int, at_least: int, work: Callable[[int, int], None]) -> None:
+        """Do ``work(begin, end)`` over ``count`` things, on several threads if that pays."""
+        parts = min(self.config.threads, max(1, count // at_least))
+        if self._pool is None or parts == 1:
+            work(0, count)
+            return
+        edges = [count * part // parts for part in range(parts + 1)]
+        jobs = [self._pool.submit(work, a, b) for a, b in zip(edges[1:-1], edges[2:], strict=True)]
+        work(edges[0], edges[1])
+        for job in jobs:
+            job.result()
+
+    def _effective(self, commands: DoubleArray, duration: float) -> list[tuple[float, DoubleArray]]:
+        """The targets in force during the coming step, each with how long, after the actuation delay."""
+        delay = self.robot.actuation_delay
+        if delay == 0.0:
+            return [(duration, commands)]
+        self._issued.append((self.time, commands))
+        start, end = self.time - delay, self.time - delay + duration
+        # Times are sums of many durations: a nanosecond decides nothing here.
+        slack = 1e-9
+        while len(self._issued) > 1 and self._issued[1][0] <= start + slack:
+            self._issued.pop(0)
+        pieces = []
+        for index, (_, target) in enumerate(self._issued):
+            begins = max(start, self._issued[index][0])
+            ends = min(end, self._issued[index + 1][0]) if index + 1 < len(self._issued) else end
+            if ends - begins > slack:
+                pieces.append((ends - begins, target))
+        return pieces
+
+    def _as_indices(self, indices: Sequence[int] | kernels.IntArray | BoolArray) -> kernels.IntArray:
+        at = np.asarray(indices)
+        if at.dtype == np.bool_:
+            at = np.flatnonzero(at)
+        return np.atleast_1d(at).astype(np.int64)
+
+
+def _make_base(robot: RobotSpec, euler: bool) -> kernels.Base:
+    limits = robot.limits
+    return kernels.Base(
+        speed=(limits.vx, limits.vy, limits.wz),
+        acceleration=(limits.ax, limits.ay, limits.awz),
+        turning_radius=robot.turning_radius,
+        euler=euler,
+    )
