@@ -10,7 +10,10 @@ SHARE = "share/scanpilot"
 
 def data_files() -> list[tuple[str, list[str]]]:
     """What `scanpilot.resources`, `ros2 launch` and the ament index look for under the prefix."""
-    entries = [("share/ament_index/resource_index/packages", ["resource/scanpilot"]), (SHARE, ["package.xml"])]
+    entries = [
+        ("share/ament_index/resource_index/packages", ["resource/scanpilot"]),
+        (SHARE, ["package.xml"]),
+    ]
     for top in DATA_FOLDERS:
         for folder in [Path(top), *sorted(p for p in Path(top).rglob("*") if p.is_dir())]:
             files = sorted(str(f) for f in folder.glob("*") if f.is_file())

@@ -1,0 +1,49 @@
+# Everything starts from a fresh clone: each target below first brings .venv up to date.
+#
+#   PYTHON=...       the Python to build .venv from (default: the first suitable one found)
+#   TORCH_INDEX=...  an additional package index for torch. The main one has the CUDA build, several
+#                    gigabytes; PyTorch's own index of CPU builds (see its installation page) a tenth.
+#   ARGS=...         passed on: make demo ARGS=..., make test ARGS='-k world', make bench ARGS=sim
+
+PYTHON ?=
+TORCH_INDEX ?=
+ARGS ?=
+export PYTHON TORCH_INDEX
+
+SET_UP := sh scripts/setup.sh
+BIN := .venv/bin
+
+.PHONY: help setup demo test lint check bench
+
+help:
+	@echo 'make demo    drive four robots to their goals in simulation, over real ROS 2'
+	@echo 'make test    run the test suite'
+	@echo 'make check   what CI runs: lint, format, types, import rules, tests'
+	@echo 'make lint    make check without the tests'
+	@echo 'make bench   measure throughput and latency on this machine'
+	@echo 'make setup   only create or update .venv, for all of the above'
+	@echo 'Variables (PYTHON, TORCH_INDEX, ARGS) are explained at the top of the Makefile.'
+
+setup:
+	@$(SET_UP) test
+
+demo:
+	@$(SET_UP) demo
+	@$(BIN)/python -m scanpilot_ros.demo $(ARGS)
+
+test:
+	@$(SET_UP) test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint:
+	@$(SET_UP) test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test
+
+bench:
+	@$(SET_UP) demo
+	$(BIN)/scanpilot bench $(ARGS)
