@@ -322,12 +322,13 @@ class Navigator:
         """What to send to the robot now; call once per control period."""
         with self._lock:
             pilot = self._adopt()
-            held = self._hold(now)
-            if held is not None or pilot is None:
+            held = self._hold(pilot, now)
+            if held is not None:
                 # After a pause the old frames are not one control period apart any more.
                 self._restart = True
                 self._stop(pilot)
-                return held or Command(ZERO_TWIST, State.NO_POLICY, self.no_policy_reason)
+                return held
+            assert pilot is not None
             scan, odometry, goal = self._scan.value, self._odometry.value, self._goal
             assert scan is not None
             assert odometry is not None
@@ -362,10 +363,12 @@ class Navigator:
         self._sent = pilot.limiter(target, self.period)
         return Command(self._sent, State.DRIVING, f"goal is {distance:.1f} m away", triplet)
 
-    def _hold(self, now: float) -> Command | None:
+    def _hold(self, pilot: _Pilot | None, now: float) -> Command | None:
         """The command of a robot that must stand still, in order of what the user should mend first."""
         if self._disabled is not None:
             return Command(ZERO_TWIST, State.DISABLED, self._disabled)
+        if pilot is None:
+            return Command(ZERO_TWIST, State.NO_POLICY, self.no_policy_reason)
         problem = self.input_problem(now)
         if self._goal is None:
             if self._goal_fault is not None:

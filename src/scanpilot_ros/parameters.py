@@ -37,7 +37,8 @@ def parameter(
     Args:
         default: its type is the parameter's.
         description: with the unit, and what a special value such as 0 means.
-        low, high: inclusive range of a number.
+        low: smallest allowed number.
+        high: largest allowed number.
         name: the ROS name where it is not the field's, such as ``lidar.x``.
     """
     meta = {"description": description, "low": low, "high": high, "name": name}
@@ -56,11 +57,11 @@ def declare(node: Node, cls: type[Any]) -> None:
         if given not in known and not given.startswith(_FOREIGN):
             near = difflib.get_close_matches(given, known, n=1, cutoff=0.0)[0]
             raise InvalidInput(f"unknown parameter {given!r}, the nearest known one is {near!r}")
-    for name, field in known.items():
-        try:
+    try:
+        for name, field in known.items():
             node.declare_parameter(name, field.default, _descriptor(field))
-        except ParameterException as error:
-            raise InvalidInput(f"parameter {name!r}: {error}") from error
+    except ParameterException as error:
+        raise InvalidInput(f"parameter {name!r}: {error}") from error
 
 
 def read(node: Node, cls: type[T]) -> T:
@@ -84,7 +85,8 @@ def _descriptor(field: dataclasses.Field[Any]) -> ParameterDescriptor:
     if isinstance(field.default, float):
         # So that 1 is taken where 1.0 is meant; `_value` checks the type.
         descriptor.dynamic_typing = True
-    if low is None or high is None:
+    if low is None or high is None or field.default != field.default:
+        # rclpy finds nan, our "not stated", outside of any range; `_value` checks the others.
         return descriptor
     if isinstance(field.default, float):
         descriptor.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high))]

@@ -1,0 +1,151 @@
+"""Loading policies while the robot drives: a watched path and announced ones, in a thread of its own.
+
+Knows nothing of ROS: it is handed paths and hands out policies that were validated and warmed up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from scanpilot import checkpoint
+from scanpilot.checkpoint import CheckpointError
+from scanpilot.policy import Policy
+from scanpilot.types import InvalidInput
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+# How long the loader rests after each load: ticks go first.
+_REST_SECONDS = 0.002
+
+Answer = Callable[[bool, str], None]
+# What tells two versions of a directory apart without reading them.
+_Trace = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A policy fit to drive with, and where it came from."""
+
+    policy: Policy
+    path: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the loader has done so far."""
+
+    loaded: int = 0
+    refused: int = 0
+    skipped: int = 0
+    last_refusal: str = ""
+    path: str = ""
+
+
+class PolicyLoader:
+    """Brings policies from disk to the robot without disturbing it.
+
+    Args:
+        accept: called with each good policy, from the loader's thread; may raise `InvalidInput`
+            to refuse it.
+        refused: called with the reason for each bad one, from the loader's thread.
+    """
+
+    def __init__(self, accept: Callable[[Loaded], None], refused: Callable[[str], None]) -> None:
+        self._accept = accept
+        self._refused = refused
+        self._queue: queue.SimpleQueue[tuple[str, Answer | None]] = queue.SimpleQueue()
+        self._quit = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="policy loader", daemon=True)
+        self._watched = ""
+        self._seen: _Trace = ()
+        self.record = Record()
+
+    def start(self, path: str) -> None:
+        """Load the policy at ``path`` now, then go on watching it; empty watches nothing."""
+        self.watch(path)
+        self._look()
+        self._thread.start()
+
+    def watch(self, path: str) -> None:
+        """Watch this path from now on."""
+        if path != self._watched:
+            self._watched, self._seen = path, ()
+
+    def announce(self, path: str, answer: Answer | None = None) -> None:
+        """Load the policy at ``path`` after those announced before it."""
+        self._queue.put((path, answer))
+
+    def stop(self) -> None:
+        """End the thread, after the load in progress."""
+        self._quit.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while not self._quit.is_set():
+            try:
+                path, answer = self._queue.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                self._look()
+                continue
+            superseded = not self._queue.empty() and answer is None and not Path(path).exists()
+            if superseded:
+                # A run keeps its newest few policies; this one made room for those still queued.
+                self._note(skipped=self.record.skipped + 1)
+                continue
+            ok, message = self._load(path)
+            if answer is not None:
+                answer(ok, message)
+            time.sleep(_REST_SECONDS)
+
+    def _look(self) -> None:
+        """Load the watched policy if it is another than the one last seen there."""
+        path = self._watched
+        trace = _trace(path)
+        if not path or trace == self._seen:
+            return
+        # Before loading: what is written meanwhile is another trace, and loaded next time.
+        self._seen = trace
+        self._load(path)
+
+    def _load(self, path: str) -> tuple[bool, str]:
+        try:
+            policy = checkpoint.load_policy(path)
+            self._accept(Loaded(policy, path))
+        except (CheckpointError, InvalidInput) as error:
+            return False, self._refuse(path, str(error))
+        except Exception as error:
+            logger.exception("loading %s failed", path)
+            return False, self._refuse(path, f"{type(error).__name__}: {error}")
+        self._note(loaded=self.record.loaded + 1, path=path)
+        return True, f"loaded {policy.name} {policy.identity}"
+
+    def _refuse(self, path: str, reason: str) -> str:
+        message = reason if path in reason else f"{path}: {reason}"
+        self._note(refused=self.record.refused + 1, last_refusal=message)
+        self._refused(message)
+        return message
+
+    def _note(self, **changes: int | str) -> None:
+        self.record = Record(**{**self.record.__dict__, **changes})  # type: ignore[arg-type]
+
+
+def _trace(path: str) -> _Trace:
+    """Where a policy directory really lies, and inode, size and time of each file in it."""
+    directory = Path(os.path.realpath(path))
+    if not (directory / checkpoint.MANIFEST).exists() and (directory / "policy").exists():
+        directory = Path(os.path.realpath(directory / "policy"))
+    try:
+        with os.scandir(directory) as entries:
+            files = sorted((e.name, (s := e.stat()).st_ino, s.st_size, s.st_mtime_ns) for e in entries)
+    except OSError:
+        return (str(directory), None)
+    return (str(directory), *files)

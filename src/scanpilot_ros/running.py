@@ -1,0 +1,90 @@
+"""Running one node as a process: start, signals, a clean end. Differences between ROS releases go here.
+
+The executor spins in a thread of its own while the main thread waits for signals, so that a node is
+told to halt within milliseconds of SIGINT or SIGTERM even when the executor is busy. rclpy's own
+signal handlers would shut the context down first, and a node could not send its last zero any more.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import rclpy
+from rclpy.duration import Duration
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rclpy.signals import SignalHandlerOptions
+
+from scanpilot.configuration import ConfigurationError
+from scanpilot.types import InvalidInput
+
+_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+class Halting(Protocol):
+    """A node that has something to put right before its process ends."""
+
+    def halt(self) -> None:
+        """Leave the robot standing still; called from another thread than the executor's."""
+
+
+def run(make: Callable[[], Node], args: list[str] | None = None) -> int:
+    """Run a node until SIGINT or SIGTERM; returns the process's exit code.
+
+    A node whose making raises `InvalidInput`, `ConfigurationError` or `OSError` ends the process
+    with the reason on standard error and exit code 1.
+    """
+    # Blocked before any thread starts, so that every thread inherits it and `sigtimedwait` gets them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        node = make()
+    except (InvalidInput, ConfigurationError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        rclpy.shutdown()
+        return 1
+    return _spin(node)
+
+
+def _spin(node: Node) -> int:
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    failure: list[BaseException] = []
+    done = threading.Event()
+
+    def spin() -> None:
+        try:
+            executor.spin()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=spin, name="executor", daemon=True)
+    thread.start()
+    while not done.is_set() and signal.sigtimedwait(_SIGNALS, 0.05) is None:
+        pass
+    halt = getattr(node, "halt", None)
+    if halt is not None:
+        halt()
+    executor.shutdown(timeout_sec=1.0)
+    thread.join(2.0)
+    if failure:
+        node.get_logger().fatal(f"{type(failure[0]).__name__}: {failure[0]}")
+    if thread.is_alive():
+        # A callback hangs: the robot has its zero, and there is nothing left worth waiting for.
+        os._exit(1)
+    node.destroy_node()
+    rclpy.shutdown()
+    return 1 if failure else 0
+
+
+def flush(publisher: Publisher, seconds: float = 0.1) -> None:
+    """Wait until what was published has arrived at every reliable subscriber, or for a while."""
+    publisher.wait_for_all_acked(Duration(seconds=seconds))
