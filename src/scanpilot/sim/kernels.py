@@ -1,7 +1,7 @@
 """The compiled inner loops: tile index, ranges, contacts and motion. Arrays in, arrays out.
 
 Everything here is numba and works on plain arrays, so that one small interface
-(`index_segments`, `scan`, `step`, `clearances`, `free_clearances`) is all that the simulator knows of. All
+(`index_segments`, `index_circles`, `scan`, `step`, `clearances`) is all that the simulator knows of. All
 compiled functions live in this one file because numba's cache does not notice
 changes in functions imported from another file. They release the GIL and share no
 state, so the simulator runs them on plain threads, several ranges of robots or
@@ -166,8 +166,8 @@ def index_segments(
                 u = min(u, _next_border(py, y0, y1, frame[1], frame[2]))
                 qx, qy = (x1, y1) if u >= 1.0 else (x0 + u * (x1 - x0), y0 + u * (y1 - y0))
                 if u > t and (qx != px or qy != py):
-                    i = min(max(int(math.floor((0.5 * (px + qx) - frame[0]) / frame[2])), 0), nx - 1)
-                    j = min(max(int(math.floor((0.5 * (py + qy) - frame[1]) / frame[2])), 0), ny - 1)
+                    i = min(max(math.floor((0.5 * (px + qx) - frame[0]) / frame[2]), 0), nx - 1)
+                    j = min(max(math.floor((0.5 * (py + qy) - frame[1]) / frame[2]), 0), ny - 1)
                     tile = j * nx + i
                     if writing == 0:
                         starts[tile + 1] += 1
@@ -214,10 +214,10 @@ def index_circles(
     for writing in range(2):
         for c in range(circles.shape[0]):
             x, y, r = circles[c, 0], circles[c, 1], circles[c, 2]
-            i0 = min(max(int(math.floor((x - r - frame[0]) / frame[2])), 0), nx - 1)
-            i1 = min(max(int(math.floor((x + r - frame[0]) / frame[2])), 0), nx - 1)
-            j0 = min(max(int(math.floor((y - r - frame[1]) / frame[2])), 0), ny - 1)
-            j1 = min(max(int(math.floor((y + r - frame[1]) / frame[2])), 0), ny - 1)
+            i0 = min(max(math.floor((x - r - frame[0]) / frame[2]), 0), nx - 1)
+            i1 = min(max(math.floor((x + r - frame[0]) / frame[2]), 0), nx - 1)
+            j0 = min(max(math.floor((y - r - frame[1]) / frame[2]), 0), ny - 1)
+            j1 = min(max(math.floor((y + r - frame[1]) / frame[2]), 0), ny - 1)
             for j in range(j0, j1 + 1):
                 for i in range(i0, i1 + 1):
                     tile = j * nx + i
@@ -412,8 +412,8 @@ def _see_world(
     """Take the static geometry of world ``w`` into the inverse ranges, nearest tiles first."""
     gx, gy, size = geometry.frame[w, 0], geometry.frame[w, 1], geometry.frame[w, 2]
     nx, ny = geometry.tiles[w, 0], geometry.tiles[w, 1]
-    i0 = min(max(int(math.floor((ox - gx) / size)), 0), nx - 1)
-    j0 = min(max(int(math.floor((oy - gy) / size)), 0), ny - 1)
+    i0 = min(max(math.floor((ox - gx) / size), 0), nx - 1)
+    j0 = min(max(math.floor((oy - gy) / size), 0), ny - 1)
     rings = max(max(i0, nx - 1 - i0), max(j0, ny - 1 - j0))
     segments, flags = geometry.segments[w], geometry.segment_flags[w]
     circles, circle_flags = geometry.circles[w], geometry.circle_flags[w]
@@ -575,14 +575,14 @@ def _polygon_point(polygon: DoubleArray, x: float, y: float) -> float:
 
 
 @_compiled
-def _static_clearance(
+def static_clearance(
     geometry: Geometry, w: int, body: Body, x: float, y: float, cos: float, sin: float, limit: float
 ) -> float:
     """Distance of a footprint at a pose to the static geometry; ``limit`` when it is no nearer."""
     gx, gy, size = geometry.frame[w, 0], geometry.frame[w, 1], geometry.frame[w, 2]
     nx, ny = geometry.tiles[w, 0], geometry.tiles[w, 1]
-    i0 = min(max(int(math.floor((x - gx) / size)), 0), nx - 1)
-    j0 = min(max(int(math.floor((y - gy) / size)), 0), ny - 1)
+    i0 = min(max(math.floor((x - gx) / size), 0), nx - 1)
+    j0 = min(max(math.floor((y - gy) / size), 0), ny - 1)
     # From the point (or the nearest point of the grid) to the border of its tile.
     border = min(
         min(max(x - gx - i0 * size, 0.0), max(gx + (i0 + 1) * size - x, 0.0)),
@@ -717,7 +717,7 @@ def _clearance(
                     best,
                 ),
             )
-    return _static_clearance(geometry, w, body, x, y, cos, sin, best)
+    return static_clearance(geometry, w, body, x, y, cos, sin, best)
 
 
 @_compiled
@@ -748,16 +748,6 @@ def clearances(
             poses[robot, 2],
             limit,
         )
-
-
-@_compiled
-def free_clearances(
-    geometry: Geometry, w: int, body: Body, candidates: DoubleArray, limit: float, out: DoubleArray
-) -> None:
-    """Distance of the footprint at each of ``(K, 3)`` candidate poses to what stands still in world ``w``."""
-    for k in range(candidates.shape[0]):
-        cos, sin = math.cos(candidates[k, 2]), math.sin(candidates[k, 2])
-        out[k] = _static_clearance(geometry, w, body, candidates[k, 0], candidates[k, 1], cos, sin, limit)
 
 
 # --- motion -----------------------------------------------------------------------------------------------
@@ -958,7 +948,7 @@ def _advance_odometry(
 
 
 @_compiled
-def _hash(a: int, b: int, c: int, d: int) -> np.uint64:
+def hash_counters(a: int, b: int, c: int, d: int) -> np.uint64:
     """64 well mixed bits of four counters (splitmix64 finaliser after each)."""
     h = np.uint64(0x9E3779B97F4A7C15)
     for v in (a, b, c, d):
@@ -971,7 +961,7 @@ def _hash(a: int, b: int, c: int, d: int) -> np.uint64:
 
 
 @_compiled
-def _unit(bits: np.uint64) -> float:
+def to_unit(bits: np.uint64) -> float:
     """A number in (0, 1) from 64 bits."""
     return (float(bits >> np.uint64(11)) + 0.5) * (1.0 / 9007199254740992.0)
 
@@ -979,9 +969,9 @@ def _unit(bits: np.uint64) -> float:
 @_compiled
 def standard_normal(a: int, b: int, c: int, d: int) -> float:
     """A normal deviate that depends on four counters alone, whatever ran before it."""
-    bits = _hash(a, b, c, d)
-    u = _unit(bits)
-    v = _unit(_hash(d, c, b, a) ^ bits)
+    bits = hash_counters(a, b, c, d)
+    u = to_unit(bits)
+    v = to_unit(hash_counters(d, c, b, a) ^ bits)
     return math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v)
 
 
@@ -1020,13 +1010,13 @@ def spoil_ranges(
     for robot in range(begin, end):
         for k in range(ranges.shape[1]):
             r = float(ranges[robot, k])
-            bits = _hash(seed + 1, keys[robot], ticks[robot], k)
-            u = _unit(bits)
+            bits = hash_counters(seed + 1, keys[robot], ticks[robot], k)
+            u = to_unit(bits)
             if u < dropout:
                 ranges[robot, k] = range_max
                 continue
             if u < dropout + short:
-                ranges[robot, k] = r * _unit(_hash(seed + 2, keys[robot], ticks[robot], k))
+                ranges[robot, k] = r * to_unit(hash_counters(seed + 2, keys[robot], ticks[robot], k))
                 continue
             if r < range_max:
                 noise = standard_normal(seed + 3, keys[robot], ticks[robot], k)
