@@ -11,8 +11,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from scanpilot import checkpoint
 from scanpilot.checkpoint import CheckpointError
@@ -134,8 +135,9 @@ class PolicyLoader:
         self._refused(message)
         return message
 
-    def _note(self, **changes: int | str) -> None:
-        self.record = Record(**{**self.record.__dict__, **changes})  # type: ignore[arg-type]
+    def _note(self, **changes: Any) -> None:
+        # A new object each time: other threads read one consistent record.
+        self.record = replace(self.record, **changes)
 
 
 def _trace(path: str) -> _Trace:

@@ -72,7 +72,7 @@ def read(node: Node, cls: type[T]) -> T:
     """
     assert dataclasses.is_dataclass(cls)
     values = {f.name: _value(f, node.get_parameter(_name(f)).value) for f in dataclasses.fields(cls)}
-    return cls(**values)  # type: ignore[return-value]
+    return cls(**values)
 
 
 def _name(field: dataclasses.Field[Any]) -> str:
