@@ -252,14 +252,17 @@ def run_pip(command: list[str]) -> None:
 
 
 def pip_error(output: str) -> SetupError:
-    errors = [line.strip() for line in output.splitlines() if line.lower().startswith("error")]
-    said = "\n".join(["pip said:", *(errors or output.strip().splitlines())[-3:]])
-    if UNREACHABLE.search(output):
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    # pip's last word on an index that does not answer is that no version suits: look for the cause.
+    unreachable = next((line for line in lines if UNREACHABLE.search(line)), None)
+    if unreachable:
         return UnreachableError(
-            f"the package index could not be reached. {said}\n"
+            f"the package index could not be reached. pip said:\n{unreachable}\n"
             "Check the network (and PIP_INDEX_URL, HTTPS_PROXY if you need them), then run the same make\n"
             "again: what was downloaded is kept."
         )
+    errors = [line for line in lines if line.lower().startswith("error")]
+    said = "\n".join(["pip said:", *(errors or lines)[-3:]])
     if "No space left on device" in output:
         return SetupError(
             f"the disk is full. {said}\n"
