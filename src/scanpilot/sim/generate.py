@@ -74,16 +74,16 @@ def _clutter(rng: np.random.Generator, difficulty: float) -> tuple[list[Solid], 
             float(rng.uniform(-0.5 * height + margin, 0.5 * height - margin)),
         )
 
-    for _ in range(rng.poisson(2.0 * difficulty * 0.085 * area)):
+    for _ in range(rng.poisson(0.06 * difficulty * area)):
         sides = rng.uniform(0.3, 1.3, 2)
         solids.append(Solid((box(*somewhere(), *sides, rng.uniform(0.0, math.pi)),), color="#7a6a53"))
-    for _ in range(rng.poisson(2.0 * difficulty * 0.05 * area)):
+    for _ in range(rng.poisson(0.04 * difficulty * area)):
         discs.append(Disc(*somewhere(), float(rng.uniform(0.1, 0.45)), color="#53707a"))
-    for _ in range(rng.poisson(2.0 * difficulty * 3.0)):
+    for _ in range(rng.poisson(4.8 * difficulty)):
         solids.append(_long_wall(rng, somewhere))
-    for _ in range(rng.poisson(2.0 * difficulty * 1.2)):
+    for _ in range(rng.poisson(1.8 * difficulty)):
         solids.extend(_corridor(rng, somewhere(1.5)))
-    for _ in range(rng.poisson(2.0 * difficulty * 1.0)):
+    for _ in range(rng.poisson(2.8 * difficulty)):
         solids.extend(_pocket(rng, somewhere(1.5)))
     return solids, discs, width, height
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -336,6 +337,33 @@ class Simulator:
             ),
         )
         return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all robots are and what they will do next, apart from the worlds."""
+        return {
+            "poses": self.poses,
+            "twists": self.twists,
+            "odometry": self.odometry,
+            "time": self.time,
+            "scans": self._scans,
+            "episodes": self._episodes,
+            "drift": self._drift,
+            "issued": [[since if math.isfinite(since) else None, commands] for since, commands in self._issued],
+            "movers": self._geometry.movers,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave, in the same worlds."""
+        self.poses[:], self.twists[:], self.odometry[:] = state["poses"], state["twists"], state["odometry"]
+        self.time = float(state["time"])
+        self._scans[:], self._episodes[:] = state["scans"], state["episodes"]
+        self._drift[:] = state["drift"]
+        self._issued = [
+            (-math.inf if since is None else float(since), np.array(commands))
+            for since, commands in state["issued"]
+        ]
+        self._geometry.movers[:] = state["movers"]
+        self._scan_before = None
 
     def _substep(self, target: DoubleArray, duration: float, contacts: BoolArray) -> None:
         self._share(

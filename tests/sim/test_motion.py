@@ -1,0 +1,276 @@
+"""Motion, contacts and odometry against hand-computed cases."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
+from scanpilot.sim.free_space import FreeSpace
+from scanpilot.sim.generate import clutter
+from scanpilot.sim.simulator import Simulator, SimulatorConfig
+from scanpilot.sim.world import Disc, Solid, box, build_world, wall
+from scanpilot.types import DoubleArray
+
+CIRCLE = Footprint(radius=0.2)
+JACKAL = Footprint(polygon=((-0.254, -0.215), (0.254, -0.215), (0.254, 0.215), (-0.254, 0.215)))
+EMPTY = build_world("empty", bounds=(-10.0, -10.0, 10.0, 10.0))
+
+
+def robot(**changes: object) -> RobotSpec:
+    values: dict[str, object] = {
+        "name": "test",
+        "kinematics": "differential",
+        "footprint": CIRCLE,
+        "limits": Limits(vx=2.0, wz=2.0),
+        "lidar": Lidar(beams=8),
+    }
+    return RobotSpec(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def drive(simulator: Simulator, command: tuple[float, float, float], duration: float, steps: int = 1) -> list[bool]:
+    commands = np.tile(np.array(command), (simulator.num_robots, 1))
+    return [bool(simulator.step(commands, duration)[0]) for _ in range(steps)]
+
+
+def placed(world=EMPTY, spec: RobotSpec | None = None, *poses: tuple[float, float, float], **config) -> Simulator:  # type: ignore[no-untyped-def]
+    poses = poses or ((0.0, 0.0, 0.0),)
+    simulator = Simulator([world], spec or robot(), len(poses), SimulatorConfig(**config))
+    simulator.place(np.arange(len(poses)), np.array(poses))
+    return simulator
+
+
+def test_arc_is_exact_and_does_not_depend_on_the_step() -> None:
+    once, often = placed(), placed()
+    drive(once, (1.0, 0.0, 0.5), 2.0)
+    drive(often, (1.0, 0.0, 0.5), 0.01, 200)
+    # Radius v / w = 2, turned by 1 rad.
+    expected = [2.0 * math.sin(1.0), 2.0 * (1.0 - math.cos(1.0)), 1.0]
+    assert once.poses[0] == pytest.approx(expected, abs=1e-12)
+    assert often.poses[0] == pytest.approx(expected, abs=1e-9)
+
+
+def test_stage_steps_with_the_old_heading() -> None:
+    simulator = placed(stage=True)
+    drive(simulator, (1.0, 0.0, 0.5), 0.1, 2)
+    assert simulator.poses[0] == pytest.approx([0.1 + 0.1 * math.cos(0.05), 0.1 * math.sin(0.05), 0.1], abs=1e-12)
+
+
+def test_heading_stays_wrapped() -> None:
+    simulator = placed(EMPTY, None, (0.0, 0.0, 3.0))
+    drive(simulator, (0.0, 0.0, 1.0), 0.2, 2)
+    assert simulator.poses[0, 2] == pytest.approx(3.4 - 2 * math.pi)
+
+
+def test_velocity_ramps_from_what_it_is() -> None:
+    spec = robot(limits=Limits(vx=1.0, wz=1.5, ax=2.0, awz=4.0))
+    simulator = placed(EMPTY, spec)
+    drive(simulator, (1.0, 0.0, 1.5), 0.2)
+    assert simulator.twists[0] == pytest.approx([0.4, 0.0, 0.8])
+    assert math.hypot(*simulator.poses[0, :2]) == pytest.approx(0.04, abs=1e-4)
+    drive(simulator, (1.0, 0.0, 0.0), 0.2)
+    assert simulator.twists[0] == pytest.approx([0.8, 0.0, 0.0])
+    drive(simulator, (9.0, 0.0, 0.0), 0.2)
+    # Limited to 1 m/s after 0.1 s: 0.8..1 over 0.1 s, then 1 for 0.1 s.
+    assert simulator.twists[0, 0] == pytest.approx(1.0)
+    drive(simulator, (0.0, 0.0, 0.0), 0.2)
+    assert simulator.twists[0, 0] == pytest.approx(0.6)
+
+
+def test_ramp_covers_the_exact_distance() -> None:
+    simulator = placed(EMPTY, robot(limits=Limits(vx=1.0, wz=1.5, ax=2.0)))
+    drive(simulator, (1.0, 0.0, 0.0), 0.7)
+    # 0.25 m while speeding up for 0.5 s, then 0.2 m.
+    assert simulator.poses[0, 0] == pytest.approx(0.45, abs=1e-12)
+
+
+def test_omnidirectional_moves_sideways_and_differential_does_not() -> None:
+    omni = placed(EMPTY, robot(kinematics="omnidirectional", limits=Limits(vx=1.0, vy=0.5, wz=1.0)))
+    drive(omni, (0.0, -2.0, 0.0), 1.0)
+    assert omni.poses[0] == pytest.approx([0.0, -0.5, 0.0])
+    differential = placed()
+    drive(differential, (0.0, 1.0, 0.0), 1.0)
+    assert differential.poses[0] == pytest.approx([0.0, 0.0, 0.0])
+
+
+def test_car_turns_no_tighter_than_its_radius() -> None:
+    car = placed(EMPTY, robot(kinematics="car", turning_radius=2.0))
+    drive(car, (0.0, 0.0, 1.0), 1.0)
+    assert car.poses[0] == pytest.approx([0.0, 0.0, 0.0])
+    drive(car, (1.0, 0.0, 1.0), 1.0)
+    assert car.poses[0, 2] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("delay", [0.1, 0.15, 0.35])
+def test_commands_act_after_the_delay(delay: float) -> None:
+    simulator = placed(EMPTY, robot(actuation_delay=delay))
+    drive(simulator, (1.0, 0.0, 0.0), 0.1, 5)
+    assert simulator.poses[0, 0] == pytest.approx(0.5 - delay, abs=1e-9)
+    drive(simulator, (0.0, 0.0, 0.0), 0.1, 5)
+    assert simulator.poses[0, 0] == pytest.approx(0.5, abs=1e-9)
+
+
+def test_placing_cancels_commands_on_their_way() -> None:
+    simulator = placed(EMPTY, robot(actuation_delay=0.3))
+    drive(simulator, (1.0, 0.0, 0.0), 0.1, 2)
+    simulator.place([0], np.array([[1.0, 1.0, 0.0]]))
+    drive(simulator, (0.0, 0.0, 0.0), 0.1, 5)
+    assert simulator.poses[0].tolist() == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("footprint", [CIRCLE, JACKAL])
+@pytest.mark.parametrize("thickness", [0.0, 0.01, 0.5])
+def test_no_tunnelling(footprint: Footprint, thickness: float) -> None:
+    front = 0.2 if footprint is CIRCLE else 0.254
+    solid = wall(1.0, -5.0, 1.0, 5.0) if thickness == 0.0 else Solid((box(1.0 + thickness / 2, 0.0, thickness, 10.0),))
+    simulator = placed(build_world("wall", [solid]), robot(footprint=footprint), (0.637, 0.0, 0.0))
+    contacts = drive(simulator, (2.0, 0.0, 0.0), 0.1, 3)
+    assert contacts == [True, True, True]
+    assert simulator.twists[0].tolist() == [0.0, 0.0, 0.0]
+    assert 0.0 < 1.0 - front - simulator.poses[0, 0] < 3e-3
+    # And it gets away again.
+    assert drive(simulator, (-1.0, 0.0, 0.0), 0.1) == [False]
+    assert simulator.poses[0, 0] < 1.0 - front - 0.09
+
+
+def test_driving_along_a_wall_is_no_contact() -> None:
+    world = build_world("wall", [wall(-5.0, 0.2005, 5.0, 0.2005)])
+    simulator = placed(world, None, (-1.0, 0.0, 0.0))
+    assert not any(drive(simulator, (2.0, 0.0, 0.0), 0.1, 8))
+    assert simulator.poses[0, 0] == pytest.approx(0.6)
+
+
+def test_rotating_a_long_robot_into_a_wall() -> None:
+    spec = robot(footprint=Footprint(polygon=((-0.5, -0.1), (0.5, -0.1), (0.5, 0.1), (-0.5, 0.1))))
+    simulator = placed(build_world("wall", [wall(-5.0, 0.3, 5.0, 0.3)]), spec)
+    contacts = drive(simulator, (0.0, 0.0, 1.0), 0.1, 10)
+    assert contacts[-1]
+    # The corner (0.5, 0.1) reaches y = 0.3: 0.5 sin t + 0.1 cos t = 0.3.
+    touching = math.asin(0.3 / math.hypot(0.5, 0.1)) - math.atan2(0.1, 0.5)
+    assert touching - 0.01 < simulator.poses[0, 2] < touching
+
+
+def test_head_on_robots_stop_at_each_other() -> None:
+    simulator = placed(EMPTY, None, (-1.0, 0.0, 0.0), (1.0, 0.0, math.pi))
+    for _ in range(10):
+        contacts = simulator.step(np.tile([1.0, 0.0, 0.0], (2, 1)), 0.2)
+    assert contacts.all()
+    gap = simulator.poses[1, 0] - simulator.poses[0, 0] - 0.4
+    assert 0.0 < gap < 3e-3
+    assert simulator.clearance() == pytest.approx([gap, gap])
+    assert abs(simulator.poses[0, 0] + simulator.poses[1, 0]) < 0.11  # met within one substep of the middle
+
+
+def test_clearance_of_circle_and_polygon() -> None:
+    world = build_world("things", [Solid((box(3.0, 0.0, 1.0, 1.0),))], [Disc(0.0, 2.0, 0.5)])
+    assert placed(world).clearance()[0] == pytest.approx(1.3)
+    assert placed(world, robot(footprint=JACKAL)).clearance()[0] == pytest.approx(1.5 - 0.215)
+    assert placed(world, robot(footprint=JACKAL), (0.0, 0.0, math.pi / 2)).clearance()[0] == pytest.approx(1.246)
+    far = placed(world, None, (-40.0, 0.5, 0.0)).clearance()[0]
+    assert far == pytest.approx(math.hypot(40.0, 1.5) - 0.7)
+    assert placed(EMPTY).clearance()[0] == math.inf
+
+
+def test_odometry_follows_and_survives_a_teleport() -> None:
+    simulator = placed(EMPTY, None, (5.0, 5.0, math.pi / 2))
+    drive(simulator, (1.0, 0.0, 0.5), 2.0)
+    expected = [2.0 * math.sin(1.0), 2.0 * (1.0 - math.cos(1.0)), 1.0]
+    assert simulator.odometry[0] == pytest.approx(expected)
+    simulator.place([0], np.array([[-3.0, 0.0, 0.0]]))
+    assert simulator.odometry[0] == pytest.approx(expected)
+    simulator.reset_odometry([0])
+    assert simulator.odometry[0].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_odometry_drift_is_a_constant_factor() -> None:
+    simulator = placed(odometry_drift=0.05)
+    drive(simulator, (1.0, 0.0, 0.0), 1.0)
+    first = simulator.odometry[0, 0]
+    drive(simulator, (1.0, 0.0, 0.0), 1.0)
+    assert simulator.odometry[0, 0] == pytest.approx(2.0 * first)
+    assert first != 1.0
+    assert abs(first - 1.0) < 0.25
+
+
+def test_bad_input_is_named() -> None:
+    simulator = placed()
+    with pytest.raises(ValueError, match="shape"):
+        simulator.step(np.zeros((2, 3)), 0.1)
+    with pytest.raises(ValueError, match="finite"):
+        simulator.step(np.array([[math.nan, 0.0, 0.0]]), 0.1)
+    with pytest.raises(ValueError, match="duration"):
+        simulator.step(np.zeros((1, 3)), 0.0)
+    with pytest.raises(ValueError, match="scan_dropout"):
+        SimulatorConfig(scan_dropout=2.0)
+
+
+def _start(worlds: list[int], spec: RobotSpec, robots: int, config: SimulatorConfig, seed: int) -> Simulator:
+    made = [clutter(w) for w in worlds]
+    simulator = Simulator(made, spec, robots, config, seed, streams=worlds)
+    for slot, world in enumerate(made):
+        space, rng = FreeSpace(world, spec.footprint), np.random.default_rng(worlds[slot])
+        for i in range(slot * robots, (slot + 1) * robots):
+            start, _ = space.sample(rng, taken=simulator.poses[slot * robots : i])
+            simulator.place([i], start[None])
+    return simulator
+
+
+def _run(simulator: Simulator, commands: DoubleArray) -> list[np.ndarray]:
+    seen: list[np.ndarray] = []
+    for command in commands:
+        contacts = simulator.step(command, 0.2)
+        seen += [contacts.copy(), simulator.scan(), simulator.poses.copy(), simulator.odometry.copy()]
+        assert (simulator.clearance() > 0.0).all()
+    return seen
+
+
+NOISY = SimulatorConfig(scan_noise=0.02, scan_dropout=0.05, scan_short=0.02, odometry_drift=0.02)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1000), polygon=st.booleans(), threads=st.integers(1, 2))
+def test_batched_equals_single_equals_again_and_nothing_overlaps(seed: int, polygon: bool, threads: int) -> None:
+    spec = robot(footprint=JACKAL if polygon else CIRCLE, limits=Limits(vx=2.0, wz=2.0, ax=4.0, awz=8.0))
+    rng = np.random.default_rng(seed)
+    commands = rng.uniform((0.0, 0.0, -2.0), (2.0, 0.0, 2.0), (25, 12, 3))
+    config = SimulatorConfig(**{**NOISY.__dict__, "threads": threads})
+    worlds = [seed, seed + 1, seed + 2]
+    together = _run(_start(worlds, spec, 4, config, seed), commands)
+    again = _run(_start(worlds, spec, 4, NOISY, seed), commands)
+    assert all(np.array_equal(a, b) for a, b in zip(together, again, strict=True))
+    alone = _run(_start([seed + 1], spec, 4, NOISY, seed), commands[:, 4:8])
+    assert all(np.array_equal(a[4:8], b) for a, b in zip(together, alone, strict=True))
+
+
+def test_noise_has_the_stated_size() -> None:
+    world = build_world("wall", [wall(2.0, -50.0, 2.0, 50.0)])
+    spec = robot(lidar=Lidar(beams=2000, angle_min=-0.01, angle_max=0.01, range_max=10.0))
+    simulator = placed(world, spec, scan_noise=0.05, scan_dropout=0.1)
+    ranges = simulator.scan()[0]
+    assert np.mean(ranges == 10.0) == pytest.approx(0.1, abs=0.03)
+    assert np.std(ranges[ranges < 10.0]) == pytest.approx(0.05, rel=0.1)
+    assert not np.array_equal(ranges, simulator.scan()[0])
+
+
+def test_worlds_are_swapped_and_slots_grow() -> None:
+    simulator = placed(EMPTY)
+    assert simulator.clearance()[0] == math.inf
+    simulator.set_worlds([0], [build_world("box", [Solid((box(3.0, 0.0, 1.0, 1.0),))])])
+    assert simulator.clearance()[0] == pytest.approx(2.3)
+    simulator.set_worlds([0], [clutter(3)])
+    simulator.set_worlds([0], [EMPTY])
+    assert simulator.clearance()[0] == math.inf
+    assert (simulator.scan() == 10.0).all()
+
+
+def test_moving_discs_are_seen_and_hit() -> None:
+    simulator = Simulator([EMPTY], robot(lidar=Lidar(beams=4)), 1, movers=2)
+    simulator.set_movers(np.array([[[1.0, 0.0, 0.3], [0.0, 0.0, -1.0]]]))
+    assert simulator.scan()[0, 2] == pytest.approx(0.7)
+    assert simulator.clearance()[0] == pytest.approx(0.5)
+    assert drive(simulator, (2.0, 0.0, 0.0), 0.4) == [True]
+    assert simulator.poses[0, 0] == pytest.approx(0.5, abs=3e-3)
