@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,11 +12,10 @@ from scanpilot.observation import FrameStack, ObservationSpec, ScanResampler, tr
 from scanpilot.robot import RobotSpec
 from scanpilot.sim.free_space import FreeSpace
 from scanpilot.sim.simulator import Simulator, SimulatorConfig
+from scanpilot.sim.sources import WorldMaker
 from scanpilot.sim.world import World
 from scanpilot.task import TaskConfig, judge
 from scanpilot.types import BoolArray, DoubleArray, FloatArray, StepResult, Triplet
-
-WorldMaker = Callable[[int], World]
 
 
 class Fleet(Protocol):
@@ -44,6 +42,14 @@ class Fleet(Protocol):
 
     def step(self, actions: FloatArray) -> StepResult:
         """Execute ``(N, 3)`` actions for one control period; ended episodes begin anew."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs to go on as if nothing had happened, as far as that can be."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
         ...
 
     def close(self) -> None:
@@ -103,7 +109,7 @@ class SimulatedFleet:
         self._rng = np.random.default_rng(seed)
         self.world_numbers = list(range(config.worlds))
         worlds = [make_world(number) for number in self.world_numbers]
-        self._spaces = [FreeSpace(world, robot) for world in worlds]
+        self._spaces = [FreeSpace(world, robot.footprint) for world in worlds]
         self.simulator = Simulator(worlds, robot, config.robots_per_world, config.simulator, seed)
         n = self.simulator.num_robots
         lidar = robot.lidar
@@ -185,6 +191,33 @@ class SimulatedFleet:
         self._current = self._begin_anew(outcome.terminated | truncated, expired, successors)
         return result
 
+    def state_dict(self) -> dict[str, Any]:
+        """Worlds, robots, episodes and random states: the fleet goes on to the last digit."""
+        return {
+            "rng": self._rng.bit_generator.state,
+            "world_numbers": list(self.world_numbers),
+            "simulator": self.simulator.state_dict(),
+            "frames": self._frames.frames.copy(),
+            "starts": self.starts,
+            "goals": self.goals,
+            "steps": self._steps,
+            "ages": self._ages,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave to a fleet made with the same arguments."""
+        self._rng.bit_generator.state = state["rng"]
+        self.world_numbers = [int(number) for number in state["world_numbers"]]
+        worlds = [self._make_world(number) for number in self.world_numbers]
+        self._spaces = [FreeSpace(world, self._robot.footprint) for world in worlds]
+        self.simulator.set_worlds(range(len(worlds)), worlds)
+        self.simulator.load_state_dict(state["simulator"])
+        self.starts, self.goals, self._steps, self._ages = (
+            np.array(state[name]) for name in ("starts", "goals", "steps", "ages")
+        )
+        self._frames.restore(np.array(state["frames"]))
+        self._current = self._triplets(self._frames.frames.copy())
+
     def close(self) -> None:
         """Nothing to let go of."""
 
@@ -236,18 +269,21 @@ class SimulatedFleet:
         number = max(self.world_numbers) + 1
         self.world_numbers[world] = number
         made = self._make_world(number)
-        self._spaces[world] = FreeSpace(made, self._robot)
+        self._spaces[world] = FreeSpace(made, self._robot.footprint)
         self.simulator.set_worlds([world], [made])
 
     def _place(self, world: int, members: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """New starts and goals for some robots of a world, clear of the others."""
         per_world = self._config.robots_per_world
         robots = world * per_world + members
+        low, high = self._config.goal_distance
         staying = np.setdiff1d(np.arange(per_world), members) + world * per_world
-        others = self.simulator.poses[staying]
+        taken, goals = self.simulator.poses[staying], self.goals[staying]
         for robot in robots:
-            start, goal = self._spaces[world].sample_start_and_goal(self._rng, self._config.goal_distance, others)
+            start, goal = self._spaces[world].sample(
+                self._rng, min_distance=low, max_distance=high, taken=taken, taken_goals=goals
+            )
             self.starts[robot], self.goals[robot] = start, goal
-            others = np.concatenate((others, self.starts[robot][None]))
+            taken, goals = np.concatenate((taken, start[None])), np.concatenate((goals, goal[None]))
         self.simulator.place(robots, self.starts[robots])
         self._steps[robots] = 0

@@ -271,6 +271,16 @@ class FrameStack:
         """Forget the past of these robots (indices or mask): a new episode begins."""
         self._fresh[robots] = True
 
+    @property
+    def frames(self) -> FloatArray:
+        """``(N, k, n)`` the stacks as they are."""
+        return self._frames
+
+    def restore(self, frames: FloatArray) -> None:
+        """Go on from stacks ``(N, k, n)`` that were saved."""
+        self._frames[:] = frames
+        self._fresh[:] = False
+
     def restarted(self, robots: NDArray[np.generic], scans: FloatArray) -> FloatArray:
         """`restart` these robots alone with their first scans ``(M, n)``; returns their stacks."""
         self._frames[robots] = scans[:, None]

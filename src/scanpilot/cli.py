@@ -1,0 +1,155 @@
+"""The ``scanpilot`` command: reads arguments, calls the room that does the work, prints.
+
+Heavy imports wait inside the commands, so that ``--help`` and mistakes answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scanpilot import __version__, resources
+from scanpilot.configuration import ConfigurationError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code: 0 done, 1 failed, 2 wrong usage."""
+    args = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    from scanpilot.checkpoint import CheckpointError
+    from scanpilot.sim.world_file import WorldFileError
+
+    try:
+        return int(args.run(args))
+    except (ConfigurationError, CheckpointError, WorldFileError, FileNotFoundError, NotADirectoryError) as error:
+        print(f"scanpilot {args.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"scanpilot {args.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scanpilot", description="A learned local navigator for ROS 2 robots.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_train(commands)
+    _add_eval(commands)
+    _add_sim(commands)
+    return parser
+
+
+def _add_train(commands: Any) -> None:
+    train = commands.add_parser("train", help="train a policy for a robot in the embedded simulator")
+    train.add_argument("--robot", default="generic_diff", help="name of a shipped robot, or its YAML file")
+    train.add_argument("--config", type=Path, help="training configuration (default: the shipped train.yaml)")
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of it")
+    budget = train.add_mutually_exclusive_group(required=True)
+    budget.add_argument("--minutes", type=_positive, help="train for so long")
+    budget.add_argument("--steps", type=int, help="train for so many robot steps; reproducible to the last digit")
+    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--out", type=Path, required=True, help="directory of the run")
+    train.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    train.set_defaults(run=_train)
+
+
+def _train(args: argparse.Namespace) -> int:
+    from scanpilot import training
+
+    training.train(
+        robot=resources.find("robot", args.robot),
+        config=args.config or resources.root() / "config" / "train.yaml",
+        overrides=args.set,
+        minutes=args.minutes,
+        steps=args.steps,
+        seed=args.seed,
+        out=args.out,
+        resume=args.resume,
+    )
+    return 0
+
+
+def _add_eval(commands: Any) -> None:
+    evaluate = commands.add_parser("eval", help="drive policies through a suite of unseen episodes")
+    evaluate.add_argument("policy", nargs="+", help="names of released policies, policy directories or runs")
+    evaluate.add_argument("--suite", default="crowd", help="crowd (8 robots a world) or clutter (one)")
+    evaluate.add_argument("--episodes", type=int, default=500)
+    evaluate.add_argument("--seed", type=int, default=0)
+    evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    evaluate.add_argument("--picture", type=Path, metavar="FILE", help="draw trajectories of some worlds (PNG)")
+    evaluate.set_defaults(run=_eval)
+
+
+def _eval(args: argparse.Namespace) -> int:
+    from scanpilot.checkpoint import load_policy
+    from scanpilot.command import active_components
+    from scanpilot.evaluation import report
+    from scanpilot.evaluation.metrics import summarise
+    from scanpilot.evaluation.suites import SUITES, run_suite
+
+    if args.suite not in SUITES:
+        raise ConfigurationError(f"suite {args.suite!r}: expected one of {', '.join(SUITES)}")
+    if args.episodes < 1:
+        raise ConfigurationError(f"--episodes {args.episodes}: expected at least 1")
+    suite = SUITES[args.suite]
+    results = []
+    for name in args.policy:
+        policy = load_policy(resources.find("policy", name))
+        episodes = run_suite(suite, policy.act, policy.robot, policy.observation, args.episodes, args.seed)
+        results.append(
+            {
+                "policy": str(name),
+                "identity": policy.identity,
+                "suite": suite.name,
+                "suite_version": suite.version,
+                "seed": args.seed,
+                **summarise(episodes, active_components(policy.robot)),
+            }
+        )
+        report.print_summary(results[-1])
+        if args.picture:
+            picture = args.picture if len(args.policy) == 1 else _numbered(args.picture, len(results))
+            report.draw_trajectories(episodes, picture, title=f"{name}: {suite.name} v{suite.version}")
+            print(f"trajectories: {picture}")
+    if args.json:
+        _write_json(args.json, results[0] if len(results) == 1 else {"policies": results})
+    return 0
+
+
+def _add_sim(commands: Any) -> None:
+    sim = commands.add_parser(
+        "sim", help="what simulation.launch.py does, for machines without the ros2 command", add_help=False
+    )
+    sim.add_argument("arguments", nargs=argparse.REMAINDER)
+    sim.set_defaults(run=_sim)
+
+
+def _sim(args: argparse.Namespace) -> int:
+    # A program of its own, since only scanpilot_ros may know ROS: the core never imports it.
+    import subprocess
+
+    return subprocess.call([sys.executable, "-m", "scanpilot_ros.simulation", *args.arguments])
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}_{number}{path.suffix}")
+
+
+def _write_json(path: Path, data: Any) -> None:
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

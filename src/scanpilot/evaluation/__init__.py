@@ -1,0 +1,1 @@
+"""How well a policy drives: episodes, metrics with intervals, suites, pictures."""

@@ -1,0 +1,275 @@
+"""Collect, store, update, validate, publish. Drives any `Fleet`; does not know which.
+
+Also knows when it is done (minutes or steps), saves so that a killed run goes on, and says how
+it goes to the `TrainingLog` it is given.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scanpilot import __version__, checkpoint, command
+from scanpilot.fleet import Fleet, FleetConfig
+from scanpilot.policy import PolicyManifest
+from scanpilot.replay_buffer import ReplayBuffer
+from scanpilot.sac_ae_caps import AgentConfig, SacAeCaps
+from scanpilot.task import TaskConfig
+from scanpilot.training_log import TrainingLog
+from scanpilot.types import FloatArray, StepResult, Triplet
+
+logger = logging.getLogger(__name__)
+
+Validate = Callable[[Callable[[Triplet], FloatArray]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ObservationConfig:
+    """What the policy is to see; its field of view comes from the robot's lidar.
+
+    Attributes:
+        beams: sectors.
+        frames: stacked scans.
+        range_min, range_max: metres.
+    """
+
+    beams: int = 180
+    frames: int = 3
+    range_min: float = 0.2
+    range_max: float = 20.0
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """All that ``config/train.yaml`` says.
+
+    Attributes:
+        world: a generator's name, or a world file.
+        observation, task, fleet, agent: the parts.
+        replay_capacity: transitions kept.
+        warmup_steps: robot steps of random actions before the first update.
+        updates_per_step: updates after each step of the whole fleet.
+        validations: how often, evenly over the budget from ``validate_from`` on, the policy is
+            validated and, if it is the best so far, published.
+        validate_from: fraction of the budget before which it is not worth the time.
+        validation_episodes: on worlds that training never sees.
+        save_seconds: between two saves of the training state.
+        threads: of torch.
+    """
+
+    world: str = "clutter"
+    observation: ObservationConfig = field(default_factory=ObservationConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    fleet: FleetConfig = field(default_factory=FleetConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    replay_capacity: int = 200_000
+    warmup_steps: int = 5_000
+    updates_per_step: int = 4
+    validations: int = 8
+    validate_from: float = 0.3
+    validation_episodes: int = 256
+    save_seconds: float = 120.0
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        if self.replay_capacity < self.agent.batch_size:
+            raise ValueError("replay_capacity is smaller than one batch")
+        if not 0.0 <= self.validate_from < 1.0:
+            raise ValueError(f"validate_from is {self.validate_from}, expected at least 0 and less than 1")
+        if self.updates_per_step < 1 or self.validations < 1 or self.validation_episodes < 1:
+            raise ValueError("updates_per_step, validations and validation_episodes must be at least 1")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When training is over: after so many minutes (without the time to set up), or robot steps."""
+
+    minutes: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.minutes is None) == (self.steps is None):
+            raise ValueError("give either minutes or steps")
+        if not (self.minutes or self.steps or 0) > 0:
+            raise ValueError("the budget of training must be positive")
+
+    def fraction(self, seconds: float, steps: int) -> float:
+        """How much is used up, 0 to 1."""
+        if self.minutes is not None:
+            return min(1.0, seconds / (60.0 * self.minutes))
+        assert self.steps is not None
+        return min(1.0, steps / self.steps)
+
+
+class Trainer:
+    """One training run.
+
+    Args:
+        fleet: what collects.
+        agent: what learns.
+        replay: where transitions wait.
+        manifest: what the published policies say of themselves; training and evaluation are added.
+        config: of the run.
+        budget: when it is over.
+        run: directory that gets ``policy``, ``policies``, ``training`` and ``log.jsonl``.
+        validate: drives a policy through validation episodes and summarises them.
+        log: who is told.
+        seed: of the warm-up's random actions.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        agent: SacAeCaps,
+        replay: ReplayBuffer,
+        manifest: PolicyManifest,
+        config: TrainConfig,
+        budget: Budget,
+        run: Path,
+        validate: Validate,
+        log: TrainingLog,
+        seed: int,
+    ) -> None:
+        self._fleet, self._agent, self._replay = fleet, agent, replay
+        self._manifest, self._config, self._budget = manifest, config, budget
+        self._run, self._validate, self._log = run, validate, log
+        self._rng = np.random.default_rng(seed)
+        self.steps = 0
+        self.best: dict[str, Any] | None = None
+        self._validated = 0
+        self._seconds = 0.0
+        self._recent: deque[str] = deque(maxlen=500)
+        self._losses: dict[str, Any] = {}
+
+    def train(self) -> dict[str, Any]:
+        """Train until the budget is used up; returns the summary of the best validation."""
+        started, saved = time.monotonic() - self._seconds, time.monotonic()
+        while True:
+            self._seconds = time.monotonic() - started
+            fraction = self._budget.fraction(self._seconds, self.steps)
+            if self._validated < self._validations_due(fraction):
+                self._publish_if_best(fraction)
+            if fraction >= 1.0:
+                break
+            if time.monotonic() - saved > self._config.save_seconds:
+                self.save()
+                saved = time.monotonic()
+            self._agent.set_progress(fraction)
+            self._collect()
+            self._learn()
+            self._report(fraction)
+        self.save()
+        assert self.best is not None
+        return self.best
+
+    def _validations_due(self, fraction: float) -> int:
+        late = (fraction - self._config.validate_from) / (1.0 - self._config.validate_from)
+        return 1 + math.floor(late * (self._config.validations - 1)) if late >= 0.0 else 0
+
+    def _collect(self) -> None:
+        triplets = self._fleet.observe()
+        if self.steps < self._config.warmup_steps:
+            spread = self._rng.random((self._fleet.num_robots, 3), dtype=np.float32)
+            actions = command.ACTION_LOW + spread * (command.ACTION_HIGH - command.ACTION_LOW)
+        else:
+            actions = self._agent.explore(triplets)
+        result = self._fleet.step(actions)
+        self._replay.add(triplets, result)
+        self.steps += self._fleet.num_robots
+        self._note_outcomes(result)
+
+    def _learn(self) -> None:
+        if self.steps < self._config.warmup_steps or not len(self._replay):
+            return
+        for _ in range(self._config.updates_per_step):
+            self._losses.update(self._agent.update(self._replay.sample(self._agent.config.batch_size)))
+
+    def _note_outcomes(self, result: StepResult) -> None:
+        self._recent.extend(["success"] * int(result.reached.sum()))
+        self._recent.extend(["collision"] * int(result.collided.sum()))
+        timed_out = result.truncated & ~result.terminated
+        self._recent.extend(["timeout"] * int(timed_out.sum()))
+
+    def _report(self, fraction: float) -> None:
+        if not self._log.due():
+            return
+        numbers: dict[str, float] = {name: float(value) for name, value in self._losses.items()}
+        count = max(1, len(self._recent))
+        for outcome in ("success", "collision", "timeout"):
+            numbers[f"charts/{outcome}"] = self._recent.count(outcome) / count
+        numbers["charts/episodes_counted"] = len(self._recent)
+        numbers["charts/rejected_transitions"] = self._replay.rejected
+        numbers["charts/skipped_updates"] = self._agent.skipped
+        self._log.progress(fraction, self._seconds, self.steps, self._agent.updates, numbers)
+
+    def _publish_if_best(self, fraction: float) -> None:
+        self._validated = self._validations_due(fraction)
+        summary = self._validate(self._agent.act)
+        self._log.validation(self._seconds, self.steps, self._agent.updates, summary)
+        # On a tie the later policy has seen more.
+        if self.best is not None and summary["success"] < self.best["success"]:
+            return
+        self.best = summary
+        manifest = PolicyManifest(
+            name=self._manifest.name,
+            robot=self._manifest.robot,
+            observation=self._manifest.observation,
+            network=self._manifest.network,
+            control_period=self._manifest.control_period,
+            training={
+                **self._manifest.training,
+                "scanpilot": __version__,
+                "steps": self.steps,
+                "updates": self._agent.updates,
+                "minutes": round(self._seconds / 60.0, 3),
+            },
+            evaluation={"validation": summary},
+        )
+        checkpoint.publish(
+            self._run, manifest, self._agent.average_network, self._agent.average_decoder, self.steps
+        )
+
+    def save(self) -> None:
+        """Write all that `restore` needs; a full disk is reported, and training goes on."""
+        try:
+            checkpoint.write_state(self._run / "training", self.state_dict())
+        except OSError as error:
+            logger.error("training state not saved to %s: %s", self._run / "training", error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Agent, replay, fleet, counters and random states."""
+        return {
+            "agent": self._agent.state_dict(),
+            "replay": self._replay.state_dict(),
+            "fleet": self._fleet.state_dict(),
+            "rng": self._rng.bit_generator.state,
+            "steps": self.steps,
+            "seconds": self._seconds,
+            "validated": self._validated,
+            "best": self.best,
+            "recent": list(self._recent),
+        }
+
+    def restore(self) -> None:
+        """Go on from what `save` wrote.
+
+        Raises:
+            checkpoint.CheckpointError: there is none, or it is damaged.
+        """
+        checkpoint.recover_directory(self._run / "training")
+        state = checkpoint.read_state(self._run / "training")
+        self._agent.load_state_dict(state["agent"])
+        self._replay.load_state_dict(state["replay"])
+        self._fleet.load_state_dict(state["fleet"])
+        self._rng.bit_generator.state = state["rng"]
+        self.steps, self._seconds = int(state["steps"]), float(state["seconds"])
+        self._validated, self.best = int(state["validated"]), state["best"]
+        self._recent = deque(state["recent"], maxlen=self._recent.maxlen)

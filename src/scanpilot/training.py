@@ -1,0 +1,114 @@
+"""Put a training run together from its configuration: what ``scanpilot train`` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scanpilot import command, configuration
+from scanpilot.configuration import ConfigurationError
+from scanpilot.evaluation.metrics import summarise
+from scanpilot.evaluation.suites import Suite, run_suite
+from scanpilot.fleet import SimulatedFleet
+from scanpilot.observation import observation_for
+from scanpilot.policy import PolicyManifest
+from scanpilot.replay_buffer import ReplayBuffer
+from scanpilot.robot import load_robot
+from scanpilot.sac_ae_caps import SacAeCaps
+from scanpilot.sim import sources
+from scanpilot.trainer import Budget, TrainConfig, Trainer
+from scanpilot.training_log import TrainingLog
+
+
+def train(
+    robot: Path,
+    config: Path,
+    out: Path,
+    seed: int,
+    minutes: float | None = None,
+    steps: int | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Train a policy in the embedded simulator.
+
+    Args:
+        robot: its YAML file.
+        config: the training configuration's YAML file.
+        out: directory of the run.
+        seed: of everything.
+        minutes, steps: when it is over; one of them.
+        overrides: ``key=value`` for the configuration.
+        resume: go on with the run in ``out``.
+
+    Returns:
+        The summary of the best validation.
+
+    Raises:
+        ConfigurationError: names file, line and what was expected.
+        CheckpointError: there is nothing to resume, or it is damaged.
+    """
+    spec = load_robot(robot)
+    settings = configuration.load(TrainConfig, config, overrides)
+    if (out / "log.jsonl").exists() and not resume:
+        raise ConfigurationError(f"{out} holds a run already: give --resume to go on with it, or another --out")
+    torch.set_num_threads(settings.threads)
+    observation = observation_for(
+        spec,
+        settings.observation.beams,
+        settings.observation.frames,
+        settings.observation.range_min,
+        settings.observation.range_max,
+    )
+    fleet = SimulatedFleet(
+        sources.worlds(settings.world, "training", seed), spec, observation, settings.task, settings.fleet, seed
+    )
+    agent = SacAeCaps(observation, command.active_components(spec), settings.agent, seed)
+    replay = ReplayBuffer(
+        settings.replay_capacity, observation.scan_shape, seed, settings.agent.n_step, settings.agent.gamma
+    )
+    manifest = PolicyManifest(
+        name=spec.name,
+        robot=spec,
+        observation=observation,
+        network=settings.agent.network,
+        control_period=spec.control_period,
+        training={
+            "command": " ".join(["scanpilot", *sys.argv[1:]]),
+            "seed": seed,
+            "world": settings.world,
+            "config": configuration.to_dict(settings),
+        },
+    )
+    suite = Suite("validation", 1, settings.world, settings.fleet.robots_per_world)
+
+    def validate(act: Any) -> dict[str, Any]:
+        episodes = run_suite(
+            suite,
+            act,
+            spec,
+            observation,
+            settings.validation_episodes,
+            seed,
+            stream="validation",
+            task=settings.task,
+        )
+        return summarise(episodes, command.active_components(spec))
+
+    log = TrainingLog(out)
+    try:
+        trainer = Trainer(
+            fleet, agent, replay, manifest, settings, Budget(minutes, steps), out, validate, log, seed
+        )
+        if resume:
+            trainer.restore()
+        return trainer.train()
+    finally:
+        log.close()
+        fleet.close()
+
+
