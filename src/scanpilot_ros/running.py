@@ -24,6 +24,9 @@ from rclpy.signals import SignalHandlerOptions
 from scanpilot.configuration import ConfigurationError
 from scanpilot.types import InvalidInput
 
+# Names, in the environment of a process, the parent that it must not outlive.
+STOP_WITH_PARENT = "SCANPILOT_STOP_WITH_PARENT"
+
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -68,7 +71,7 @@ def _spin(node: Node) -> int:
 
     thread = threading.Thread(target=spin, name="executor", daemon=True)
     thread.start()
-    while not done.is_set() and signal.sigtimedwait(_SIGNALS, 0.05) is None:
+    while not done.is_set() and signal.sigtimedwait(_SIGNALS, 0.05) is None and not _orphaned():
         pass
     halt = getattr(node, "halt", None)
     if halt is not None:
@@ -83,6 +86,12 @@ def _spin(node: Node) -> int:
     node.destroy_node()
     rclpy.shutdown()
     return 1 if failure else 0
+
+
+def _orphaned() -> bool:
+    """Whether the process that this one must not outlive is gone; killed hard, it could not say so."""
+    parent = os.environ.get(STOP_WITH_PARENT)
+    return parent is not None and os.getppid() != int(parent)
 
 
 def flush(publisher: Publisher, seconds: float = 0.1) -> None:

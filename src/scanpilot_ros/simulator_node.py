@@ -8,7 +8,6 @@ Once: ``/clock`` out, service ``/reset_positions``. TF where tf2_msgs is there.
 from __future__ import annotations
 
 import math
-import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -24,14 +23,12 @@ from std_msgs.msg import Bool, Float32
 from std_srvs.srv import Empty
 
 from scanpilot.geometry import quaternion_from_yaw
-from scanpilot.robot import Lidar, Limits, RobotSpec, load_robot
-from scanpilot.sim import load_world
-from scanpilot.sim.free_space import FreeSpace, NoRoom
+from scanpilot.robot import Lidar
 from scanpilot.sim.simulator import Simulator
-from scanpilot.sim.world import PlacedRobot, World
-from scanpilot.types import DoubleArray, InvalidInput, Pose2D
+from scanpilot.types import DoubleArray
 from scanpilot_ros import convert, qos, running
 from scanpilot_ros.parameters import declare, parameter, read
+from scanpilot_ros.placement import make_scene
 
 try:
     from tf2_msgs.msg import TFMessage
@@ -63,72 +60,6 @@ class SimulatorParameters:
     seed: int = parameter(0, "of sampled starts and noise", 0, 2**31 - 1)
 
 
-@dataclass(frozen=True)
-class Start:
-    """A robot's name and where it starts, in the world frame."""
-
-    name: str
-    pose: Pose2D
-
-
-def starts_of(world: World, robot: RobotSpec, count: int, seed: int) -> list[Start]:
-    """Names and starts of ``count`` robots: the world's own, or sampled ones if it has too few.
-
-    Raises:
-        scanpilot.types.InvalidInput: there is no room for so many.
-    """
-    if 0 < (count or len(world.robots)) <= len(world.robots):
-        return [Start(_topic_name(r.name), r.pose) for r in world.robots[: count or None]]
-    if count == 0:
-        raise InvalidInput(f"world {world.name!r} places no robots: say how many with parameter 'robots'")
-    space, rng = FreeSpace(world, robot.footprint), np.random.default_rng(seed)
-    poses = np.zeros((0, 3))
-    try:
-        for _ in range(count):
-            start, _goal = space.sample(rng, taken=poses)
-            poses = np.concatenate((poses, start[None]))
-    except NoRoom as error:
-        raise InvalidInput(f"no room for {count} robots, {len(poses)} fit: {error}") from error
-    return [Start(f"robot_{i}", Pose2D(*map(float, pose))) for i, pose in enumerate(poses)]
-
-
-def _topic_name(name: str) -> str:
-    """A model's name as part of a topic name."""
-    clean = re.sub(r"\W", "_", name)
-    return clean if not clean[:1].isdigit() else f"robot_{clean}"
-
-
-def robot_of(world: World) -> RobotSpec:
-    """The robot that a world file describes; all of its robots must be alike.
-
-    Raises:
-        scanpilot.types.InvalidInput: it places none, one without lidar, or different ones.
-    """
-    if not world.robots:
-        raise InvalidInput(f"world {world.name!r} describes no robot: name one with parameter 'robot'")
-    kinds = {_spec_of(placed) for placed in world.robots}
-    if len(kinds) > 1:
-        raise InvalidInput(
-            f"world {world.name!r} places robots that differ; name one for all with parameter 'robot'"
-        )
-    return kinds.pop()
-
-
-def _spec_of(placed: PlacedRobot) -> RobotSpec:
-    if not placed.lidars:
-        raise InvalidInput(f"robot {placed.name!r} has no lidar: name a robot with parameter 'robot'")
-    vx, vy, wz = placed.velocity_bounds
-    omnidirectional = placed.kinematics == "omnidirectional"
-    return RobotSpec(
-        "simulated",
-        placed.kinematics,
-        placed.footprint,
-        Limits(vx=vx, vy=vy if omnidirectional else 0.0, wz=wz),
-        placed.lidars[0].lidar,
-        turning_radius=placed.wheelbase if placed.kinematics == "car" else 0.0,
-    )
-
-
 class _Port:
     """One robot's topics."""
 
@@ -154,15 +85,10 @@ class SimulatorNode(Node):
         super().__init__("simulator")
         declare(self, SimulatorParameters)
         parameters = read(self, SimulatorParameters)
-        if not parameters.world:
-            raise InvalidInput(
-                "parameter 'world' is empty: name a world file, or a generated world such as clutter:7"
-            )
-        world = load_world(parameters.world)
-        self.robot = load_robot(parameters.robot) if parameters.robot else robot_of(world)
-        starts = starts_of(world, self.robot, parameters.robots, parameters.seed)
+        scene = make_scene(parameters.world, parameters.robot, parameters.robots, parameters.seed)
+        self.robot, starts = scene.robot, scene.starts
         self._starts: DoubleArray = np.array([s.pose for s in starts], dtype=np.float64)
-        self._simulator = Simulator([world], self.robot, len(starts), seed=parameters.seed)
+        self._simulator = Simulator([scene.world], self.robot, len(starts), seed=parameters.seed)
         self._everyone = np.arange(len(starts))
         self._commands: DoubleArray = np.zeros((len(starts), 3))
         self._commanded: DoubleArray = np.full(len(starts), -math.inf)
@@ -177,10 +103,8 @@ class SimulatorNode(Node):
         self._simulator.scan()
         self._simulator.clearance()
 
-        many = len(starts) > 1
         self._ports = [
-            _Port(self, i, f"{s.name}/" if many else "", parameters.use_stamped_velocity)
-            for i, s in enumerate(starts)
+            _Port(self, i, prefix, parameters.use_stamped_velocity) for i, prefix in enumerate(scene.prefixes)
         ]
         self._clock_publisher = self.create_publisher(ClockMessage, "/clock", qos.RELIABLE)
         self.create_service(Empty, "/reset_positions", self._on_reset)
