@@ -233,7 +233,7 @@ def write_state(directory: Path, tree: dict[str, Any]) -> None:
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """Read what `write_state` wrote; arrays come back as tensors.
+    """Read what `write_state` wrote.
 
     Raises:
         CheckpointError: names the file and the reason.
@@ -255,16 +255,17 @@ def read_state(directory: Path) -> dict[str, Any]:
     return tree
 
 
-_REFERENCE = "$tensor"
+_TENSOR, _ARRAY = "$tensor", "$array"
 
 
 def _lift_tensors(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(tree, np.ndarray):
-        tree = torch.from_numpy(np.ascontiguousarray(tree))
+        tensors[path] = torch.from_numpy(tree.copy())
+        return {_ARRAY: path}
     if isinstance(tree, Tensor):
         # A copy, since safetensors refuses tensors that share memory.
         tensors[path] = tree.detach().cpu().clone(memory_format=torch.contiguous_format)
-        return {_REFERENCE: path}
+        return {_TENSOR: path}
     if isinstance(tree, dict):
         return {str(k): _lift_tensors(v, f"{path}/{k}", tensors) for k, v in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -276,8 +277,10 @@ def _lift_tensors(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 def _drop_tensors(plain: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(plain, dict):
-        if plain.keys() == {_REFERENCE}:
-            return tensors[plain[_REFERENCE]]
+        if plain.keys() == {_TENSOR}:
+            return tensors[plain[_TENSOR]]
+        if plain.keys() == {_ARRAY}:
+            return tensors[plain[_ARRAY]].numpy()
         return {k: _drop_tensors(v, tensors) for k, v in plain.items()}
     if isinstance(plain, list):
         return [_drop_tensors(v, tensors) for v in plain]
