@@ -57,13 +57,20 @@ class Footprint:
 def _check_convex(polygon: tuple[tuple[float, float], ...]) -> None:
     if len(polygon) < 3:
         raise ValueError(f"footprint polygon has {len(polygon)} corners, expected at least 3")
+    if not all(math.isfinite(v) for corner in polygon for v in corner):
+        raise ValueError("footprint polygon has a corner that is not finite")
     n = len(polygon)
+    turned = 0.0
     for i in range(n):
         (x0, y0), (x1, y1), (x2, y2) = polygon[i], polygon[(i + 1) % n], polygon[(i + 2) % n]
         if (x1 - x0) * (y2 - y1) - (y1 - y0) * (x2 - x1) <= 0.0:
             raise ValueError("footprint polygon is not convex and counter-clockwise")
         if x0 * y1 - x1 * y0 <= 0.0:
             raise ValueError("footprint polygon does not contain base_link (0, 0)")
+        turned += math.atan2(x0 * y1 - x1 * y0, x0 * x1 + y0 * y1)
+    # A star turns left at every corner too, but goes round more than once.
+    if turned > 3.0 * math.pi:
+        raise ValueError("footprint polygon is not convex: it crosses itself")
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,7 @@ class Lidar:
             raise ValueError(
                 f"lidar angles {self.angle_min}..{self.angle_max} rad: expected to grow and span at most one turn"
             )
-        if not 0.0 <= self.range_min < self.range_max:
+        if not 0.0 <= self.range_min < self.range_max < math.inf:
             raise ValueError(f"lidar range {self.range_min}..{self.range_max} m: expected 0 <= min < max")
         if not self.rate > 0.0:
             raise ValueError(f"lidar rate is {self.rate} Hz, expected more than 0")
@@ -174,7 +181,8 @@ class RobotSpec:
     actuation_delay: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.name.replace("_", "").isalnum():
+        # ROS names are ASCII.
+        if not (self.name.isascii() and self.name.replace("_", "").isalnum()):
             raise ValueError(f"robot name {self.name!r}: expected letters, digits and underscores")
         if not 0.0 < self.control_period <= 2.0:
             raise ValueError(f"control_period is {self.control_period} s, expected more than 0 and at most 2")
