@@ -69,7 +69,9 @@ def tightened(limits: Limits, **tighter: float | None) -> Limits:
     for name, value in tighter.items():
         if value is None:
             continue
-        if not 0.0 <= value <= values[name]:
+        if not value > 0.0 and not (name == "vy" and value == 0.0):
+            raise InvalidInput(f"limit {name} = {value}, expected a positive number")
+        if value > values[name]:
             raise InvalidInput(
                 f"limit {name} = {value} is wider than the {values[name]} the policy was trained with: "
                 "limits may only be tightened"
