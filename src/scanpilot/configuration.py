@@ -5,8 +5,10 @@ Knows only how values are read; what they mean stays with the dataclass they bui
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import io
 import json
 import math
 import types
@@ -22,6 +24,10 @@ T = TypeVar("T")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+# Begins the name of what a value was read from where that was no file.
+_OVERRIDE = "override "
+
+
 class ConfigurationError(ValueError):
     """A configuration that cannot be used; the message names file, line and what was expected."""
 
@@ -31,7 +37,9 @@ class _Source:
     name: str
 
     def error(self, node: yaml.Node, message: str) -> ConfigurationError:
-        return ConfigurationError(f"{self.name}:{node.start_mark.line + 1}: {message}")
+        mark = node.start_mark
+        where = mark.name if mark.name.startswith(_OVERRIDE) else f"{self.name}:{mark.line + 1}"
+        return ConfigurationError(f"{where}: {message}")
 
 
 def load(cls: type[T], path: str | Path, overrides: typing.Sequence[str] = ()) -> T:
@@ -96,26 +104,34 @@ def _plain(value: Any) -> Any:
 
 
 def _override(root: yaml.MappingNode, override: str) -> None:
+    name = f"{_OVERRIDE}{override!r}"
     key, equals, text = override.partition("=")
     if not equals:
-        raise ConfigurationError(f"override {override!r}: expected key=value")
-    value = yaml.compose(text or "null", Loader=_Loader)
+        raise ConfigurationError(f"{name}: expected key=value")
+    stream = io.StringIO(text.strip() or "null")
+    stream.name = name  # type: ignore[attr-defined]
+    try:
+        value = yaml.compose(stream, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{name}: not valid YAML: {error}") from error
+    if value is None:
+        raise ConfigurationError(f"{name}: expected a value, found a comment")
     node = root
     *parents, last = key.strip().split(".")
     for parent in parents:
         child = next((v for k, v in node.value if k.value == parent), None)
         if child is None:
-            child = yaml.MappingNode("tag:yaml.org,2002:map", [], root.start_mark, root.end_mark)
-            node.value.append((_key_node(parent, root), child))
+            child = yaml.MappingNode("tag:yaml.org,2002:map", [], value.start_mark, value.end_mark)
+            node.value.append((_key_node(parent, value), child))
         if not isinstance(child, yaml.MappingNode):
-            raise ConfigurationError(f"override {override!r}: {parent} is not a group of keys")
+            raise ConfigurationError(f"{name}: {parent} is not a group of keys")
         node = child
     node.value = [(k, v) for k, v in node.value if k.value != last]
-    node.value.append((_key_node(last, root), value))
+    node.value.append((_key_node(last, value), value))
 
 
-def _key_node(key: str, root: yaml.Node) -> yaml.ScalarNode:
-    return yaml.ScalarNode("tag:yaml.org,2002:str", key, root.start_mark, root.end_mark)
+def _key_node(key: str, value: yaml.Node) -> yaml.ScalarNode:
+    return yaml.ScalarNode("tag:yaml.org,2002:str", key, value.start_mark, value.end_mark)
 
 
 def _build(kind: Any, node: yaml.Node, source: _Source, key: str) -> Any:
@@ -210,7 +226,9 @@ def _build_scalar(kind: Any, node: yaml.Node, source: _Source, key: str) -> Any:
             except ValueError:
                 value = None
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
-            return float(value)
+            # A whole number of hundreds of digits is no float.
+            with contextlib.suppress(OverflowError):
+                return float(value)
     elif (kind is int and isinstance(value, int) and not isinstance(value, bool)) or (
         kind in (bool, str) and isinstance(value, kind)
     ):
