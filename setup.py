@@ -1,4 +1,4 @@
-"""Adds to setup.cfg the one thing it cannot express: data files that keep their folders."""
+"""Adds to setup.cfg what cannot stand there: data files that keep their folders, and python_requires."""
 
 from pathlib import Path
 
@@ -22,4 +22,5 @@ def data_files() -> list[tuple[str, list[str]]]:
     return entries
 
 
-setup(data_files=data_files())
+# python_requires from setup.cfg becomes an object that colcon cannot read back; from here it stays a string.
+setup(data_files=data_files(), python_requires=">=3.10")
