@@ -33,6 +33,9 @@ ENCODING_VERSION = 1
 ERROR_CODE_LIMIT = 0.02
 
 _FULL_TURN = 2.0 * math.pi - 1e-6
+# Beams often stand exactly on the border of two sectors. Headers are float32 and mounts are written
+# with a few digits: a beam this fraction of a sector below a border still counts as on it.
+_BORDER = 1e-3
 
 GOAL_FEATURES = 6
 SPEED_FEATURES = 3
@@ -105,7 +108,7 @@ def observation_for(
         # Half a beam on either side: an edge beam stands in the middle of its sector.
         half = 0.5 * lidar.angle_increment
         low, high = lidar.angle_min + lidar.yaw - half, lidar.angle_max + lidar.yaw + half
-        if high - low > 2.0 * math.pi:
+        if high - low >= _FULL_TURN:
             low, high = -math.pi, math.pi
     scale = (robot.limits.vx, robot.limits.vy or 1.0, robot.limits.wz)
     return ObservationSpec(beams, low, high, range_min, range_max, frames, scale)
@@ -146,7 +149,10 @@ class ScanResampler:
         self._mount = mount
         self._centred = mount.x == 0.0 and mount.y == 0.0
         # Sectors to either side of its own that a sparse beam speaks for as well.
-        reach = max(0, math.ceil(0.5 * abs(angle_increment) / spec.sector - 0.5)) if beams > 1 else 0
+        # Seen from base_link, an offset lidar's beams may stand twice as far apart on what is near.
+        spacing = abs(angle_increment) * (1.0 if self._centred else 2.0)
+        # The small number keeps the rounding of a float32 header from counting as sparse.
+        reach = max(0, math.ceil(0.5 * spacing / spec.sector - 0.5 - 1e-6)) if beams > 1 else 0
         self._offsets = np.arange(-reach, reach + 1)
         if self._centred:
             sectors = self._sectors(directions)
@@ -174,10 +180,10 @@ class ScanResampler:
     def _sectors(self, directions: DoubleArray) -> NDArray[np.intp]:
         """Sectors ``(offsets, ...)`` that beams in these directions speak for; n where there is none."""
         spec = self.spec
-        turn = np.mod(directions - spec.angle_min, 2.0 * math.pi)
-        # Rounding can put a direction exactly on the lower edge a hair below it, a full turn away.
-        turn = np.where(turn > 2.0 * math.pi - 1e-9, 0.0, turn)
-        own = np.floor(turn / spec.sector + 1e-9).astype(np.intp)
+        # In sectors from the field of view's lower edge on; a border's own slack goes before the
+        # turn is wrapped, or a direction just below the lower edge would be a full turn away.
+        turn = np.mod(directions - spec.angle_min + _BORDER * spec.sector, 2.0 * math.pi)
+        own = np.floor(turn / spec.sector).astype(np.intp)
         shape = (-1,) + (1,) * directions.ndim
         sectors = own[None] + self._offsets.reshape(shape)
         if spec.angle_max - spec.angle_min >= _FULL_TURN:
@@ -208,7 +214,8 @@ def interpret_ranges(ranges: FloatArray, range_min: float, range_max: float) -> 
     """Distances of obstacles, metres, ``inf`` for no return, by the rule of this module."""
     r = np.asarray(ranges, dtype=np.float64)
     with np.errstate(invalid="ignore"):
-        obstacle = (r > ERROR_CODE_LIMIT) & (r < range_max)
+        # As float32, which readings are: float32(8.2) is below 8.2, and is "no return" all the same.
+        obstacle = (r > ERROR_CODE_LIMIT) & (r < float(np.float32(range_max)))
     return np.where(obstacle, r, np.where(r == -math.inf, range_min, math.inf))
 
 
