@@ -32,12 +32,16 @@ def robot(**changes: object) -> RobotSpec:
     return RobotSpec(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def drive(simulator: Simulator, command: tuple[float, float, float], duration: float, steps: int = 1) -> list[bool]:
+def drive(
+    simulator: Simulator, command: tuple[float, float, float], duration: float, steps: int = 1
+) -> list[bool]:
     commands = np.tile(np.array(command), (simulator.num_robots, 1))
     return [bool(simulator.step(commands, duration)[0]) for _ in range(steps)]
 
 
-def placed(world=EMPTY, spec: RobotSpec | None = None, *poses: tuple[float, float, float], **config) -> Simulator:  # type: ignore[no-untyped-def]
+def placed(
+    world=EMPTY, spec: RobotSpec | None = None, *poses: tuple[float, float, float], **config
+) -> Simulator:  # type: ignore[no-untyped-def]
     poses = poses or ((0.0, 0.0, 0.0),)
     simulator = Simulator([world], spec or robot(), len(poses), SimulatorConfig(**config))
     simulator.place(np.arange(len(poses)), np.array(poses))
@@ -57,7 +61,9 @@ def test_arc_is_exact_and_does_not_depend_on_the_step() -> None:
 def test_stage_steps_with_the_old_heading() -> None:
     simulator = placed(stage=True)
     drive(simulator, (1.0, 0.0, 0.5), 0.1, 2)
-    assert simulator.poses[0] == pytest.approx([0.1 + 0.1 * math.cos(0.05), 0.1 * math.sin(0.05), 0.1], abs=1e-12)
+    assert simulator.poses[0] == pytest.approx(
+        [0.1 + 0.1 * math.cos(0.05), 0.1 * math.sin(0.05), 0.1], abs=1e-12
+    )
 
 
 def test_heading_stays_wrapped() -> None:
@@ -126,7 +132,11 @@ def test_placing_cancels_commands_on_their_way() -> None:
 @pytest.mark.parametrize("thickness", [0.0, 0.01, 0.5])
 def test_no_tunnelling(footprint: Footprint, thickness: float) -> None:
     front = 0.2 if footprint is CIRCLE else 0.254
-    solid = wall(1.0, -5.0, 1.0, 5.0) if thickness == 0.0 else Solid((box(1.0 + thickness / 2, 0.0, thickness, 10.0),))
+    solid = (
+        wall(1.0, -5.0, 1.0, 5.0)
+        if thickness == 0.0
+        else Solid((box(1.0 + thickness / 2, 0.0, thickness, 10.0),))
+    )
     simulator = placed(build_world("wall", [solid]), robot(footprint=footprint), (0.637, 0.0, 0.0))
     contacts = drive(simulator, (2.0, 0.0, 0.0), 0.1, 3)
     assert contacts == [True, True, True]
@@ -169,7 +179,9 @@ def test_clearance_of_circle_and_polygon() -> None:
     world = build_world("things", [Solid((box(3.0, 0.0, 1.0, 1.0),))], [Disc(0.0, 2.0, 0.5)])
     assert placed(world).clearance()[0] == pytest.approx(1.3)
     assert placed(world, robot(footprint=JACKAL)).clearance()[0] == pytest.approx(1.5 - 0.215)
-    assert placed(world, robot(footprint=JACKAL), (0.0, 0.0, math.pi / 2)).clearance()[0] == pytest.approx(1.246)
+    assert placed(world, robot(footprint=JACKAL), (0.0, 0.0, math.pi / 2)).clearance()[0] == pytest.approx(
+        1.246
+    )
     far = placed(world, None, (-40.0, 0.5, 0.0)).clearance()[0]
     assert far == pytest.approx(math.hypot(40.0, 1.5) - 0.7)
     assert placed(EMPTY).clearance()[0] == math.inf
@@ -233,7 +245,9 @@ NOISY = SimulatorConfig(scan_noise=0.02, scan_dropout=0.05, scan_short=0.02, odo
 
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1000), polygon=st.booleans(), threads=st.integers(1, 2))
-def test_batched_equals_single_equals_again_and_nothing_overlaps(seed: int, polygon: bool, threads: int) -> None:
+def test_batched_equals_single_equals_again_and_nothing_overlaps(
+    seed: int, polygon: bool, threads: int
+) -> None:
     spec = robot(footprint=JACKAL if polygon else CIRCLE, limits=Limits(vx=2.0, wz=2.0, ax=4.0, awz=8.0))
     rng = np.random.default_rng(seed)
     commands = rng.uniform((0.0, 0.0, -2.0), (2.0, 0.0, 2.0), (25, 12, 3))

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+from PIL import Image
 
 from scanpilot.types import BoolArray, DoubleArray
 
 _Corner = tuple[int, int]
+
+
+def read_grey(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """First channel of an image, ``(rows, columns)`` in 0..255, top row first; alpha is ignored.
+
+    Raises:
+        OSError, ValueError: not an image, or none that can be decoded.
+    """
+    with Image.open(path) as image:
+        if image.mode in ("I;16", "I;16B", "I;16L", "I"):
+            grey = np.asarray(image.convert("I"), dtype=np.float64)
+            return grey / 257.0 if grey.max() > 255.0 else grey
+        if image.mode == "F":
+            return np.asarray(image, dtype=np.float64)
+        if image.mode in ("L", "LA"):
+            return np.asarray(image.getchannel(0), dtype=np.float64)
+        return np.asarray(image.convert("RGB"), dtype=np.float64)[:, :, 0]
+
+
+def read_occupied(path: Path) -> BoolArray:
+    """Dark pixels (at most 127) of an image as a grid, row 0 lowest."""
+    return np.asarray(read_grey(path)[::-1] <= 127.0)
 
 
 def outline_loops(occupied: BoolArray) -> list[DoubleArray]:

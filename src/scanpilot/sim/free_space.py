@@ -57,7 +57,7 @@ class FreeSpace:
         self._geometry = simulator.allocate([world])
         self._body = simulator.make_body(footprint)
         self._needed = self._body.radius + margin
-        x0, y0, x1, y1 = world.bounds
+        x0, y0, x1, y1 = world.area
         self.origin = (x0, y0)
         columns = max(1, math.ceil((x1 - x0) / resolution))
         rows = max(1, math.ceil((y1 - y0) / resolution))
@@ -129,9 +129,9 @@ class FreeSpace:
         )
         if not found:
             raise NoRoom(
-                f"world {self.world.name!r}: no free start with a connected goal {min_distance} to {max_distance} m "
-                f"away in {tries} tries; {self.area:.1f} m^2 are free, the largest region has "
-                f"{100 * self.largest_share:.0f} % of it"
+                f"world {self.world.name!r}: no free start with a connected goal {min_distance} to "
+                f"{max_distance} m away in {tries} tries; {self.area:.1f} m^2 are free, the largest "
+                f"region has {100 * self.largest_share:.0f} % of it"
             )
         return out[0], out[1]
 

@@ -20,7 +20,7 @@ from scanpilot.types import DoubleArray
 TRAINING, VALIDATION, TEST = 0, 1, 2
 
 _WALL = 0.2
-_GREY = "#555555"
+_GREY, _WOOD, _STEEL = "#555555", "#7a6a53", "#53707a"
 
 
 def clutter(seed: int, stream: int = TRAINING, difficulty: float = 0.5) -> World:
@@ -43,7 +43,9 @@ def _first_connected(name: str, seed: int, stream: int, difficulty: float, layou
     world: World | None = None
     for _ in range(20):
         solids, discs, width, height = layout(rng, difficulty)
-        world = build_world(f"{name}-{stream}-{seed}", [*_arena(width, height), *solids], discs)
+        area = (-0.5 * width, -0.5 * height, 0.5 * width, 0.5 * height)
+        walls = _arena(width, height)
+        world = build_world(f"{name}-{stream}-{seed}", [*solids, *walls], discs, area=area)
         space = FreeSpace(world, Footprint(radius=0.25))
         if space.largest_share > 0.9 and space.area > 0.2 * width * height:
             break
@@ -66,7 +68,6 @@ def _clutter(rng: np.random.Generator, difficulty: float) -> tuple[list[Solid], 
     width, height = rng.uniform(11.0, 13.0, 2)
     area = width * height
     solids: list[Solid] = []
-    discs: list[Disc] = []
 
     def somewhere(margin: float = 0.3) -> tuple[float, float]:
         return (
@@ -74,23 +75,24 @@ def _clutter(rng: np.random.Generator, difficulty: float) -> tuple[list[Solid], 
             float(rng.uniform(-0.5 * height + margin, 0.5 * height - margin)),
         )
 
-    for _ in range(rng.poisson(0.06 * difficulty * area)):
-        sides = rng.uniform(0.3, 1.3, 2)
-        solids.append(Solid((box(*somewhere(), *sides, rng.uniform(0.0, math.pi)),), color="#7a6a53"))
-    for _ in range(rng.poisson(0.04 * difficulty * area)):
-        discs.append(Disc(*somewhere(), float(rng.uniform(0.1, 0.45)), color="#53707a"))
-    for _ in range(rng.poisson(4.8 * difficulty)):
-        solids.append(_long_wall(rng, somewhere))
+    for _ in range(rng.poisson(0.052 * difficulty * area)):
+        (x, y), (length, depth) = somewhere(), rng.uniform(0.3, 1.3, 2)
+        solids.append(Solid((box(x, y, length, depth, rng.uniform(0.0, math.pi)),), color=_WOOD))
+    discs = [
+        Disc(*somewhere(), float(rng.uniform(0.1, 0.45)), color=_STEEL)
+        for _ in range(rng.poisson(0.038 * difficulty * area))
+    ]
+    solids.extend(_long_wall(rng, somewhere()) for _ in range(rng.poisson(4.8 * difficulty)))
     for _ in range(rng.poisson(1.8 * difficulty)):
         solids.extend(_corridor(rng, somewhere(1.5)))
-    for _ in range(rng.poisson(2.8 * difficulty)):
+    for _ in range(rng.poisson(3.1 * difficulty)):
         solids.extend(_pocket(rng, somewhere(1.5)))
     return solids, discs, width, height
 
 
-def _long_wall(rng: np.random.Generator, somewhere: Callable[[], tuple[float, float]]) -> Solid:
+def _long_wall(rng: np.random.Generator, centre: tuple[float, float]) -> Solid:
     yaw = rng.choice([0.0, 0.5 * math.pi, rng.uniform(0.0, math.pi)])
-    return Solid((box(*somewhere(), rng.uniform(1.5, 4.0), 0.15, yaw),), color=_GREY)
+    return Solid((box(*centre, rng.uniform(1.5, 4.0), 0.15, yaw),), color=_GREY)
 
 
 def _corridor(rng: np.random.Generator, centre: tuple[float, float]) -> list[Solid]:

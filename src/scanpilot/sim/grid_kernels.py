@@ -199,7 +199,8 @@ def _draw(
     pose[0] = origin[0] + (column + to_unit(hash_counters(seed, counter, 1, 0))) * resolution
     pose[1] = origin[1] + (row + to_unit(hash_counters(seed, counter, 2, 0))) * resolution
     pose[2] = (2.0 * to_unit(hash_counters(seed, counter, 3, 0)) - 1.0) * math.pi
-    return component[row, column]
+    number: int = component[row, column]
+    return number
 
 
 @_compiled
@@ -231,7 +232,7 @@ def nearest_free(free: BoolArray, row: int, column: int, reach: int) -> int:
 
 @_compiled
 def grid_path(free: BoolArray, start: int, goal: int) -> IntArray:
-    """Cells of a shortest 8-connected path (A*), empty when there is none; corners are not cut."""
+    """Cells of a shortest 8-connected path (A*), empty when there is none."""
     rows, columns = free.shape
     cost = np.full(rows * columns, np.inf)
     parent = np.full(rows * columns, -1, np.int64)
@@ -311,14 +312,14 @@ def _pop(costs: DoubleArray, cells: IntArray, size: int) -> int:
 @_compiled
 def pull_tight(free: BoolArray, origin: DoubleArray, resolution: float, points: DoubleArray) -> DoubleArray:
     """Drop every point of a path that can be cut short through free cells."""
-    kept = points
+    kept: DoubleArray = points
     while True:
+        before = kept.shape[0]
         # Each round walks from the other end: one direction alone leaves corners on the far side.
         kept = _shortened(free, origin, resolution, kept)[::-1].copy()
-        again = _shortened(free, origin, resolution, kept)[::-1].copy()
-        if again.shape[0] == kept.shape[0]:
-            return again
-        kept = again
+        kept = _shortened(free, origin, resolution, kept)[::-1].copy()
+        if kept.shape[0] == before:
+            return kept
 
 
 @_compiled
@@ -336,7 +337,8 @@ def _shortened(free: BoolArray, origin: DoubleArray, resolution: float, points: 
         out[count] = points[to]
         count += 1
         at = to
-    return out[:count]
+    shortened: DoubleArray = out[:count]
+    return shortened
 
 
 @_compiled

@@ -243,7 +243,7 @@ def index_circles(
 @_compiled
 def _first_beam(psi: float, pseudo: DoubleArray, table: IntArray) -> int:
     """Index of the first beam at or after pseudo-angle ``psi``; n when there is none."""
-    b = table[np.uint64(psi * (0.25 * (table.shape[0] - 1)))]
+    b: int = table[np.uint64(psi * (0.25 * (table.shape[0] - 1)))]
     n = pseudo.shape[0]
     while b < n and pseudo[np.uint64(b)] < psi:
         b += 1
@@ -264,7 +264,7 @@ def _raise_line(
 def _raise_span(
     near: DoubleArray, dx: DoubleArray, dy: DoubleArray, lo: int, hi: int, crosses: bool, a: float, b: float
 ) -> None:
-    """`_raise_line` from beam lo counter-clockwise to beam hi-1, through the first direction if it crosses it."""
+    """`_raise_line` from beam lo counter-clockwise to beam hi-1, if need be through the first direction."""
     if crosses:
         _raise_line(near, dx, dy, lo, near.shape[0], a, b)
         _raise_line(near, dx, dy, 0, hi, a, b)
@@ -399,7 +399,7 @@ def _hidden(
 
 @_compiled
 def _all_above(near: DoubleArray, lo: int, hi: int, limit: float) -> bool:
-    for k in range(np.uint64(lo), np.uint64(hi)):
+    for k in range(np.uint64(lo), np.uint64(hi)):  # noqa: SIM110 - a generator would not compile to a loop
         if near[k] < limit:
             return False
     return True
@@ -950,7 +950,7 @@ def _advance_odometry(
 @_compiled
 def hash_counters(a: int, b: int, c: int, d: int) -> np.uint64:
     """64 well mixed bits of four counters (splitmix64 finaliser after each)."""
-    h = np.uint64(0x9E3779B97F4A7C15)
+    h: np.uint64 = np.uint64(0x9E3779B97F4A7C15)
     for v in (a, b, c, d):
         h = h ^ np.uint64(v)
         h = h + np.uint64(0x9E3779B97F4A7C15)

@@ -9,6 +9,7 @@ world and its own counters, so a robot meets the same noise alone or among thous
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -142,7 +143,7 @@ def _roomy(need: int) -> int:
 
 
 def _fits(geometry: kernels.Geometry, indexed: _Indexed) -> bool:
-    return (
+    return bool(
         indexed.tiles[0] * indexed.tiles[1] < geometry.segment_start.shape[1]
         and len(indexed.segments) <= geometry.segments.shape[1]
         and len(indexed.circles) <= geometry.circles.shape[1]
@@ -178,8 +179,8 @@ def make_beams(lidar: Lidar) -> kernels.Beams:
     edges = np.arange(buckets + 2) * (4.0 / buckets)
     table = np.searchsorted(pseudo, edges[: buckets + 1], side="left").astype(np.int64)
     mount = lidar.mount
-    first = lidar.angle_min if lidar.beams > 1 else 0.5 * (lidar.angle_min + lidar.angle_max)
-    return kernels.Beams(dx, dy, pseudo, table, (mount.x, mount.y, mount.yaw + first), float(lidar.range_max))
+    first = mount.yaw + lidar.angle_min
+    return kernels.Beams(dx, dy, pseudo, table, (mount.x, mount.y, first), float(lidar.range_max))
 
 
 class Simulator:
@@ -348,7 +349,9 @@ class Simulator:
             "scans": self._scans,
             "episodes": self._episodes,
             "drift": self._drift,
-            "issued": [[since if math.isfinite(since) else None, commands] for since, commands in self._issued],
+            "issued": [
+                [since if math.isfinite(since) else None, commands] for since, commands in self._issued
+            ],
             "movers": self._geometry.movers,
         }
 
@@ -426,7 +429,7 @@ class Simulator:
             work(0, count)
             return
         edges = [count * part // parts for part in range(parts + 1)]
-        jobs = [self._pool.submit(work, a, b) for a, b in zip(edges[1:-1], edges[2:], strict=True)]
+        jobs = [self._pool.submit(work, a, b) for a, b in itertools.pairwise(edges[1:])]
         work(edges[0], edges[1])
         for job in jobs:
             job.result()

@@ -89,12 +89,12 @@ def measure(
         age += 1
         arrived = np.hypot(*(goals[:, :2] - simulator.poses[:, :2]).T) < goal_radius
         late = age >= steps
-        for i in np.flatnonzero(contacts | arrived | late):
+        for i in map(int, np.flatnonzero(contacts | arrived | late)):
             if fate[i] == "":
                 fate[i] = "collision" if contacts[i] else "success" if arrived[i] else "timeout"
             first = i - i % robots_per_world
             others = np.delete(np.arange(first, first + robots_per_world), i - first)
-            begin(int(i), simulator.poses[others], goals[others])
+            begin(i, simulator.poses[others], goals[others])
             age[i] = 0
     return Difficulty(
         success=float(np.mean(fate == "success")),

@@ -81,8 +81,8 @@ class PlacedRobot:
         kinematics: how it can move.
         footprint: what collides.
         lidars: in file order; may be empty.
+        parts: its bodies in base_link, with their heights.
         z: lowest and highest point of the body, metres.
-        obstacle, visible: whether other robots hit and see it.
         wheelbase: metres, of a car.
         velocity_bounds: largest (vx, vy, wz), m/s and rad/s.
         color: for pictures.
@@ -93,9 +93,8 @@ class PlacedRobot:
     kinematics: Kinematics
     footprint: Footprint
     lidars: tuple[PlacedLidar, ...] = ()
+    parts: tuple[Solid, ...] = ()
     z: tuple[float, float] = (0.0, 1.0)
-    obstacle: bool = True
-    visible: bool = True
     wheelbase: float = 1.0
     velocity_bounds: tuple[float, float, float] = (1.0, 1.0, math.pi / 2.0)
     color: str = "#cc0000"
@@ -113,6 +112,8 @@ class World:
         circles: ``(C, 3)`` x, y, radius, metres; solid discs.
         circle_flags: ``(C,)`` bits as above.
         bounds: lowest x, lowest y, highest x, highest y of everything, metres.
+        area: the same of where robots are meant to be: within ``bounds``, and equal to it unless the
+            maker knows better (a closed arena whose walls have an outside).
         solids, discs: the bodies the above was made from, for drawing and inside tests.
         robots: as the world file places them; empty for generated worlds.
         interval: seconds of one simulation step the world file asks for.
@@ -124,6 +125,7 @@ class World:
     circles: DoubleArray
     circle_flags: FlagArray
     bounds: tuple[float, float, float, float]
+    area: tuple[float, float, float, float]
     solids: tuple[Solid, ...] = ()
     discs: tuple[Disc, ...] = ()
     robots: tuple[PlacedRobot, ...] = ()
@@ -161,6 +163,7 @@ def build_world(
     discs: Sequence[Disc] = (),
     *,
     bounds: tuple[float, float, float, float] | None = None,
+    area: tuple[float, float, float, float] | None = None,
     robots: Sequence[PlacedRobot] = (),
     interval: float = 0.1,
     beam_height: float | None = None,
@@ -172,6 +175,7 @@ def build_world(
         name: of the world.
         solids, discs: what stands in it.
         bounds: if the world is larger than what stands in it.
+        area: if robots are to be placed in a part of it only.
         robots: as placed.
         interval: seconds of one step.
         beam_height: only bodies that reach this height are visible; None sees all.
@@ -189,13 +193,15 @@ def build_world(
     all_flags = np.concatenate(flags) if flags else np.zeros(0, dtype=np.uint8)
     circles = np.array([(d.x, d.y, d.radius) for d in discs], dtype=np.float64).reshape(-1, 3)
     circle_flags = np.array([_flag(d, beam_height, body) for d in discs], dtype=np.uint8)
+    whole = _bounds(all_segments, circles, robots, bounds)
     return World(
         name=name,
         segments=all_segments,
         segment_flags=all_flags,
         circles=circles,
         circle_flags=circle_flags,
-        bounds=_bounds(all_segments, circles, robots, bounds),
+        bounds=whole,
+        area=area or whole,
         solids=tuple(solids),
         discs=tuple(discs),
         robots=tuple(robots),
@@ -210,6 +216,7 @@ def cut(world: World, beam_height: float | None, body: tuple[float, float] | Non
         world.solids,
         world.discs,
         bounds=world.bounds,
+        area=world.area,
         robots=world.robots,
         interval=world.interval,
         beam_height=beam_height,
