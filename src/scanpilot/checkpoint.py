@@ -375,7 +375,9 @@ def _sync_directory(path: Path) -> None:
 
 
 def _prune(policies: Path, keep: Path) -> None:
-    published = sorted(p for p in policies.iterdir() if p.is_dir() and not p.is_symlink() and p.name[0] != ".")
+    published = sorted(
+        p for p in policies.iterdir() if p.is_dir() and not p.is_symlink() and p.name[0] != "."
+    )
     for old in published[:-_KEPT]:
         if old != keep:
             shutil.rmtree(old, ignore_errors=True)

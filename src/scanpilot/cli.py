@@ -26,7 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         return int(args.run(args))
-    except (ConfigurationError, CheckpointError, WorldFileError, FileNotFoundError, NotADirectoryError) as error:
+    except (
+        ConfigurationError,
+        CheckpointError,
+        WorldFileError,
+        FileNotFoundError,
+        NotADirectoryError,
+    ) as error:
         print(f"scanpilot {args.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -35,11 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scanpilot", description="A learned local navigator for ROS 2 robots.")
+    parser = argparse.ArgumentParser(
+        prog="scanpilot", description="A learned local navigator for ROS 2 robots."
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(commands)
     _add_eval(commands)
+    _add_release(commands)
     _add_sim(commands)
     return parser
 
@@ -51,7 +60,9 @@ def _add_train(commands: Any) -> None:
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of it")
     budget = train.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=_positive, help="train for so long")
-    budget.add_argument("--steps", type=int, help="train for so many robot steps; reproducible to the last digit")
+    budget.add_argument(
+        "--steps", type=int, help="train for so many robot steps; reproducible to the last digit"
+    )
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--out", type=Path, required=True, help="directory of the run")
     train.add_argument("--resume", action="store_true", help="go on with the run in --out")
@@ -81,7 +92,9 @@ def _add_eval(commands: Any) -> None:
     evaluate.add_argument("--episodes", type=int, default=500)
     evaluate.add_argument("--seed", type=int, default=0)
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the results")
-    evaluate.add_argument("--picture", type=Path, metavar="FILE", help="draw trajectories of some worlds (PNG)")
+    evaluate.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw trajectories of some worlds (PNG)"
+    )
     evaluate.set_defaults(run=_eval)
 
 
@@ -118,6 +131,27 @@ def _eval(args: argparse.Namespace) -> int:
             print(f"trajectories: {picture}")
     if args.json:
         _write_json(args.json, results[0] if len(results) == 1 else {"policies": results})
+    return 0
+
+
+def _add_release(commands: Any) -> None:
+    release = commands.add_parser("release", help="evaluate a run's policy and write it with a model card")
+    release.add_argument("run_directory", type=Path, metavar="RUN")
+    release.add_argument(
+        "directory", type=Path, metavar="DIRECTORY", help="of the released policy, as models/my_robot"
+    )
+    release.add_argument("--episodes", type=int, default=1000)
+    release.add_argument("--seed", type=int, default=0)
+    release.set_defaults(run=_release)
+
+
+def _release(args: argparse.Namespace) -> int:
+    from scanpilot.release import release
+
+    policy = release(
+        args.run_directory, args.directory, args.episodes, args.seed, suites=("crowd", "clutter")
+    )
+    print(f"released {policy.name} ({policy.identity}) in {args.directory}")
     return 0
 
 

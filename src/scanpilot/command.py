@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from scanpilot.robot import Limits, RobotSpec
-from scanpilot.types import BoolArray, DoubleArray, FloatArray, InvalidInput, Twist2D
+from scanpilot.types import ZERO_TWIST, BoolArray, DoubleArray, FloatArray, InvalidInput, Twist2D
 
 ACTION_LOW = np.array([0.0, -1.0, -1.0], dtype=np.float32)
 ACTION_HIGH = np.array([1.0, 1.0, 1.0], dtype=np.float32)
@@ -85,9 +85,9 @@ class RateLimiter:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._last = Twist2D(0.0, 0.0, 0.0)
+        self._last = ZERO_TWIST
 
-    def reset(self, twist: Twist2D = Twist2D(0.0, 0.0, 0.0)) -> None:
+    def reset(self, twist: Twist2D = ZERO_TWIST) -> None:
         """Go on from this command, m/s and rad/s; after a stop that is zero."""
         self._last = twist
 

@@ -70,6 +70,7 @@ def loads(cls: type[T], text: str, name: str, overrides: typing.Sequence[str] = 
         raise ConfigurationError(f"{name}: not valid YAML: {error}") from error
     if node is None:
         node = yaml.compose("{}", Loader=_Loader)
+    assert node is not None
     source = _Source(name)
     if not isinstance(node, yaml.MappingNode):
         raise source.error(node, "expected a mapping of keys to values")
@@ -109,7 +110,7 @@ def _override(root: yaml.MappingNode, override: str) -> None:
     if not equals:
         raise ConfigurationError(f"{name}: expected key=value")
     stream = io.StringIO(text.strip() or "null")
-    stream.name = name  # type: ignore[attr-defined]
+    stream.name = name
     try:
         value = yaml.compose(stream, Loader=_Loader)
     except yaml.YAMLError as error:
@@ -187,7 +188,8 @@ def _build_dataclass(kind: type, node: yaml.Node, source: _Source, key: str) -> 
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1, cutoff=0.0)
             raise source.error(
-                key_node, f"unknown key {full!r}, the nearest known key is {near[0]!r} (known: {', '.join(fields)})"
+                key_node,
+                f"unknown key {full!r}, the nearest known key is {near[0]!r} (known: {', '.join(fields)})",
             )
         if name in values:
             raise source.error(key_node, f"key {full!r} stands twice")
@@ -195,7 +197,9 @@ def _build_dataclass(kind: type, node: yaml.Node, source: _Source, key: str) -> 
     missing = [
         f.name
         for f in fields.values()
-        if f.name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if f.name not in values
+        and f.default is dataclasses.MISSING
+        and f.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise source.error(node, f"{key or kind.__name__} lacks {', '.join(missing)}")

@@ -26,7 +26,7 @@ def compose(a: Pose2D, b: Pose2D) -> Pose2D:
 
 
 def inverse(a: Pose2D) -> Pose2D:
-    """The pose that undoes ``a``: ``compose(a, inverse(a))`` is the identity."""
+    """The pose that undoes ``a``: composed with it, either way round, it gives the identity."""
     c, s = math.cos(a.yaw), math.sin(a.yaw)
     return Pose2D(-c * a.x - s * a.y, s * a.x - c * a.y, wrap_angle(-a.yaw))
 

@@ -6,6 +6,7 @@ the batch, ``k`` the frames and ``n`` the beams of a scan, ``F`` the encoder's f
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,10 +75,10 @@ class PatchEncoder(nn.Module):
         if self._padding:
             scan = functional.pad(scan, (0, self._padding), mode="replicate")
         batch, frames, beams = scan.shape
-        x = scan.reshape(batch, frames, beams // self._first, self._first).transpose(1, 2)
-        for layer in self.layers:
+        x = scan.reshape(batch, frames, beams // self._first, self._first).transpose(1, 2).flatten(2)
+        for layer, stride in zip(self.layers, (1, *self.STRIDES[1:]), strict=True):
             # Neighbouring positions lie side by side in memory: a strided convolution is a view + matmul.
-            x = functional.relu(layer(x.reshape(batch, -1, layer.in_features)))
+            x = functional.relu(layer(x.reshape(batch, -1, stride * x.shape[2])))
         return torch.tanh(self.norm(self.head(x.reshape(batch, -1))))
 
 
@@ -102,7 +103,7 @@ class PatchDecoder(nn.Module):
         x = functional.relu(self.head(feature)).reshape(batch, -1, self._filters)
         for layer in self.layers:
             x = functional.relu(layer(x)).reshape(batch, -1, self._filters)
-        patches = self.last(x).reshape(batch, -1, self._frames, self._first)
+        patches: Tensor = self.last(x).reshape(batch, -1, self._frames, self._first)
         return patches.transpose(1, 2).reshape(batch, self._frames, -1)[..., : self._beams]
 
 
@@ -167,7 +168,7 @@ class Actor(nn.Module):
         super().__init__()
         self._low, self._high = config.log_std_min, config.log_std_max
         widths = (config.feature + STATE_FEATURES, *config.actor_hidden)
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.out = nn.Linear(widths[-1], 2 * ACTIONS)
 
     def forward(self, feature: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,7 +189,7 @@ class Critics(nn.Module):
         super().__init__()
         widths = (config.feature + STATE_FEATURES + ACTIONS, *config.critic_hidden, 1)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+        for fan_in, fan_out in itertools.pairwise(widths):
             # nn.Linear's own initialisation, drawn for each critic apart.
             bound = 1.0 / math.sqrt(fan_in)
             self.weights.append(nn.Parameter(torch.empty(count, fan_in, fan_out).uniform_(-bound, bound)))

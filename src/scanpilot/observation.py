@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from scanpilot.geometry import relative_poses
 from scanpilot.robot import RobotSpec
-from scanpilot.types import DoubleArray, FloatArray, InvalidInput, LaserScan, Pose2D, Triplet, Twist2D
+from scanpilot.types import ORIGIN, DoubleArray, FloatArray, InvalidInput, LaserScan, Pose2D, Triplet, Twist2D
 
 ENCODING_VERSION = 1
 
@@ -69,9 +69,13 @@ class ObservationSpec:
 
     def __post_init__(self) -> None:
         if self.beams < 1 or self.frames < 1:
-            raise ValueError(f"observation has {self.beams} beams and {self.frames} frames, expected at least 1")
+            raise ValueError(
+                f"observation has {self.beams} beams and {self.frames} frames, expected at least 1"
+            )
         if not 0.0 < self.angle_max - self.angle_min <= 2.0 * math.pi + 1e-6:
-            raise ValueError(f"field of view {self.angle_min}..{self.angle_max} rad, expected at most one turn")
+            raise ValueError(
+                f"field of view {self.angle_min}..{self.angle_max} rad, expected at most one turn"
+            )
         if not 0.0 < self.range_min < self.range_max < math.inf:
             raise ValueError(f"range {self.range_min}..{self.range_max} m, expected 0 < min < max")
         if not all(0.0 < s < math.inf for s in self.speed_scale):
@@ -89,7 +93,8 @@ class ObservationSpec:
     @property
     def angles(self) -> DoubleArray:
         """(n,) direction of each sector's middle in ``base_link``, radians."""
-        return self.angle_min + self.sector * (np.arange(self.beams) + 0.5)
+        middles: DoubleArray = np.arange(self.beams, dtype=np.float64) + 0.5
+        return self.angle_min + self.sector * middles
 
     @property
     def scan_shape(self) -> tuple[int, int]:
@@ -137,7 +142,7 @@ class ScanResampler:
         beams: int,
         range_min: float,
         range_max: float,
-        mount: Pose2D = Pose2D(0.0, 0.0, 0.0),
+        mount: Pose2D = ORIGIN,
         flipped: bool = False,
     ) -> None:
         self.spec = spec
@@ -174,8 +179,8 @@ class ScanResampler:
         distances = interpret_ranges(ranges, self._scan_min, self._scan_max)
         rows = distances.reshape(-1, self.beams)
         nearest = self._nearest_centred(rows) if self._centred else self._nearest_offset(rows)
-        clipped = np.clip(nearest, self.spec.range_min, self.spec.range_max).astype(np.float32)
-        return clipped.reshape(*ranges.shape[:-1], self.spec.beams)
+        clipped: FloatArray = np.clip(nearest, self.spec.range_min, self.spec.range_max).astype(np.float32)
+        return clipped.reshape((*ranges.shape[:-1], self.spec.beams))
 
     def _sectors(self, directions: DoubleArray) -> NDArray[np.intp]:
         """Sectors ``(offsets, ...)`` that beams in these directions speak for; n where there is none."""
@@ -185,7 +190,7 @@ class ScanResampler:
         turn = np.mod(directions - spec.angle_min + _BORDER * spec.sector, 2.0 * math.pi)
         own = np.floor(turn / spec.sector).astype(np.intp)
         shape = (-1,) + (1,) * directions.ndim
-        sectors = own[None] + self._offsets.reshape(shape)
+        sectors: NDArray[np.intp] = own[None] + self._offsets.reshape(shape)
         if spec.angle_max - spec.angle_min >= _FULL_TURN:
             return np.mod(sectors, spec.beams)
         return np.where((sectors >= 0) & (sectors < spec.beams), sectors, spec.beams)
@@ -262,7 +267,7 @@ class FrameStack:
     """
 
     def __init__(self, spec: ObservationSpec, num_robots: int = 1) -> None:
-        self._frames = np.zeros((num_robots, *spec.scan_shape), dtype=np.float32)
+        self._frames: FloatArray = np.zeros((num_robots, *spec.scan_shape), dtype=np.float32)
         self._fresh = np.ones(num_robots, dtype=np.bool_)
 
     def push(self, scans: FloatArray) -> FloatArray:
@@ -272,7 +277,8 @@ class FrameStack:
         self._frames[stale, -1] = scans[stale]
         self._frames[self._fresh] = scans[self._fresh, None]
         self._fresh[:] = False
-        return self._frames.copy()
+        stacks: FloatArray = self._frames.copy()
+        return stacks
 
     def restart(self, robots: NDArray[np.generic] | slice = slice(None)) -> None:
         """Forget the past of these robots (indices or mask): a new episode begins."""
@@ -292,7 +298,8 @@ class FrameStack:
         """`restart` these robots alone with their first scans ``(M, n)``; returns their stacks."""
         self._frames[robots] = scans[:, None]
         self._fresh[robots] = False
-        return self._frames[robots].copy()
+        stacks: FloatArray = self._frames[robots].copy()
+        return stacks
 
 
 def triplets_of(stacks: FloatArray, goals: DoubleArray, poses: DoubleArray, speeds: DoubleArray) -> Triplet:

@@ -70,7 +70,9 @@ class Policy:
         identity: short content hash that names these weights.
     """
 
-    def __init__(self, manifest: PolicyManifest, network: PolicyNetwork, decoder: nn.Module, identity: str) -> None:
+    def __init__(
+        self, manifest: PolicyManifest, network: PolicyNetwork, decoder: nn.Module, identity: str
+    ) -> None:
         self.manifest = manifest
         self.identity = identity
         self._network = network.eval().requires_grad_(False)
@@ -114,7 +116,9 @@ class Policy:
             scanpilot.types.InvalidInput: the network's output is not finite.
         """
         batch = triplet.batched()
-        out = self._network(*(torch.from_numpy(np.ascontiguousarray(a)) for a in (batch.scan, batch.goal, batch.speed)))
+        out = self._network(
+            *(torch.from_numpy(np.ascontiguousarray(a)) for a in (batch.scan, batch.goal, batch.speed))
+        )
         actions = command.executed_actions(out.numpy(), self.robot)
         return actions if triplet.scan.ndim == 3 else actions[0]
 
@@ -122,7 +126,9 @@ class Policy:
     def reconstruct(self, triplet: Triplet) -> FloatArray:
         """What the autoencoder makes of the newest scan: ``(n,)`` or ``(N, n)`` float32, metres."""
         batch = triplet.batched()
-        feature = self._network.encoder(encode_scan(torch.from_numpy(np.ascontiguousarray(batch.scan)), torch))
+        feature = self._network.encoder(
+            encode_scan(torch.from_numpy(np.ascontiguousarray(batch.scan)), torch)
+        )
         decoded = decode_scan(self._decoder(feature), self.observation, torch)
         newest: FloatArray = decoded[:, -1].numpy()
         return newest if triplet.scan.ndim == 3 else newest[0]

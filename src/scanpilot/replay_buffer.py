@@ -137,7 +137,12 @@ class ReplayBuffer:
         return int(rows.size)
 
     def _write(
-        self, before: Triplet, result: StepResult, rows: NDArray[Any], slots: NDArray[Any], serials: NDArray[Any]
+        self,
+        before: Triplet,
+        result: StepResult,
+        rows: NDArray[Any],
+        slots: NDArray[Any],
+        serials: NDArray[Any],
     ) -> None:
         def tensor(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
@@ -165,7 +170,9 @@ class ReplayBuffer:
                 self._last_slot[robot] = slot
         if previous:
             # A slot overwritten since belongs to another robot by now; its serial tells, see `_follow`.
-            self._next[torch.tensor(previous, device=self._device)] = torch.tensor(following, device=self._device)
+            self._next[torch.tensor(previous, device=self._device)] = torch.tensor(
+                following, device=self._device
+            )
 
     def forget_chains(self) -> None:
         """What is added next follows nothing that is here: all robots were reset, or it is another fleet."""
@@ -235,7 +242,7 @@ class ReplayBuffer:
             saved, own = state["arrays"][name], getattr(self, name)
             if saved.shape[1:] != own.shape[1:] or saved.shape[0] != used:
                 raise ValueError(
-                    f"replay {name[1:]} of shape {tuple(saved.shape)} does not fit a ring of {tuple(own.shape)}"
+                    f"replay {name[1:]} of shape {tuple(saved.shape)} does not fit {tuple(own.shape)}"
                 )
             own[:used] = saved.to(self._device)
         self._added = int(state["added"])
@@ -253,6 +260,14 @@ def _finite_rows(before: Triplet, result: StepResult) -> NDArray[np.bool_]:
     after = result.triplets
     count = len(before)
     good = np.isfinite(result.rewards)
-    for array in (before.scan, after.scan, before.goal, after.goal, before.speed, after.speed, result.actions):
+    for array in (
+        before.scan,
+        after.scan,
+        before.goal,
+        after.goal,
+        before.speed,
+        after.speed,
+        result.actions,
+    ):
         good = good & np.isfinite(array.reshape(count, -1)).all(1)
     return good

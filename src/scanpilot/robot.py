@@ -131,7 +131,7 @@ class Lidar:
             raise ValueError(f"lidar beams is {self.beams}, expected at least 1")
         if not self.angle_min < self.angle_max or self.angle_max - self.angle_min > 2.0 * math.pi + 1e-6:
             raise ValueError(
-                f"lidar angles {self.angle_min}..{self.angle_max} rad: expected to grow and span at most one turn"
+                f"lidar angles {self.angle_min}..{self.angle_max} rad: expected at most one turn, growing"
             )
         if not 0.0 <= self.range_min < self.range_max < math.inf:
             raise ValueError(f"lidar range {self.range_min}..{self.range_max} m: expected 0 <= min < max")
@@ -187,7 +187,9 @@ class RobotSpec:
         if not 0.0 < self.control_period <= 2.0:
             raise ValueError(f"control_period is {self.control_period} s, expected more than 0 and at most 2")
         if self.kinematics != "omnidirectional" and self.limits.vy != 0.0:
-            raise ValueError(f"limit vy is {self.limits.vy}, but a {self.kinematics} robot cannot move sideways")
+            raise ValueError(
+                f"limit vy is {self.limits.vy}, but a {self.kinematics} robot cannot move sideways"
+            )
         if self.kinematics == "omnidirectional" and self.limits.vy == 0.0:
             raise ValueError("limit vy is 0, but the robot is omnidirectional")
         if (self.kinematics == "car") != (self.turning_radius > 0.0):

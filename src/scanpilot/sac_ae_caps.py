@@ -12,6 +12,7 @@ hand. The agent never sees an environment: it gets shapes and batches.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,7 +22,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scanpilot.networks import Critics, NetworkConfig, log_prob, make_decoder, make_encoder, parameters_of, squash
+from scanpilot.networks import (
+    Critics,
+    NetworkConfig,
+    log_prob,
+    make_decoder,
+    make_encoder,
+    parameters_of,
+    squash,
+)
 from scanpilot.observation import ObservationSpec, decode_scan, encode_scan, encode_state
 from scanpilot.policy import PolicyNetwork
 from scanpilot.replay_buffer import Batch, States
@@ -55,6 +64,8 @@ class AgentConfig:
         weight_average: decay per actor update of the averaged weights that act in
             evaluation and are published; 0 publishes the learner's own.
         max_gradient_norm: longer gradients are cut to this length.
+        mirror: see one half of each batch as if left were right, which a robot and its
+            field of view that are symmetric allow; doubles what each transition teaches.
     """
 
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -79,6 +90,7 @@ class AgentConfig:
     caps_on: Literal["squashed", "unsquashed"] = "squashed"
     weight_average: float = 0.998
     max_gradient_norm: float = 20.0
+    mirror: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gamma < 1.0 or self.batch_size < 1 or self.n_step < 1 or self.actor_interval < 1:
@@ -91,7 +103,9 @@ class AgentConfig:
             raise ValueError("caps and reconstruction weights must not be negative")
 
 
-def soft_target(returns: Tensor, discounts: Tensor, target_values: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+def soft_target(
+    returns: Tensor, discounts: Tensor, target_values: Tensor, log_probs: Tensor, alpha: Tensor
+) -> Tensor:
     """Critics' target ``R + discount * (min_i Q_i(s', a') - alpha log pi(a'|s'))``, ``(B,)``.
 
     ``discounts`` is gamma^h, and 0 after a terminal state; a truncated episode bootstraps.
@@ -115,6 +129,30 @@ def temperature_loss(log_alpha: Tensor, log_probs: Tensor, target_entropy: float
     return -(log_alpha * (log_probs.detach() + target_entropy)).mean()
 
 
+def mirrored(batch: Batch, count: int) -> Batch:
+    """The batch with its first ``count`` transitions seen in a mirror along the x axis of ``base_link``."""
+
+    def sign(values: Tensor, signs: tuple[float, float, float]) -> Tensor:
+        factor = torch.ones_like(values)
+        factor[:count] *= torch.tensor(signs, device=values.device)
+        return values * factor
+
+    def states(original: States) -> States:
+        return States(
+            torch.cat((original.scan[:count].flip(-1), original.scan[count:])),
+            sign(original.goal, (1.0, -1.0, -1.0)),
+            sign(original.speed, (1.0, -1.0, -1.0)),
+        )
+
+    return dataclasses.replace(
+        batch,
+        states=states(batch.states),
+        actions=sign(batch.actions, (1.0, -1.0, -1.0)),
+        bootstrap=states(batch.bootstrap),
+        successors=states(batch.successors),
+    )
+
+
 class SacAeCaps:
     """SAC-AE-CAPS.
 
@@ -127,8 +165,18 @@ class SacAeCaps:
     """
 
     def __init__(
-        self, observation: ObservationSpec, active: BoolArray, config: AgentConfig, seed: int, device: str = "cpu"
+        self,
+        observation: ObservationSpec,
+        active: BoolArray,
+        config: AgentConfig,
+        seed: int,
+        device: str = "cpu",
     ) -> None:
+        if config.mirror and abs(observation.angle_min + observation.angle_max) > 1e-6:
+            raise ValueError(
+                f"mirror: the field of view, {observation.angle_min:.3f}..{observation.angle_max:.3f} rad, "
+                "is not symmetric"
+            )
         self.config = config
         self.observation = observation
         self._device = torch.device(device)
@@ -155,15 +203,14 @@ class SacAeCaps:
         )
         self.updates = 0
         self.skipped = 0
-        self._critic_optimizer = torch.optim.Adam(
-            [
-                {"params": parameters_of([self.network.encoder, self.critics])},
-                {"params": parameters_of([self.decoder]), "weight_decay": config.decoder_weight_decay},
-            ],
-            lr=config.learning_rate,
-            fused=True,
+        groups: list[dict[str, Any]] = [
+            {"params": parameters_of([self.network.encoder, self.critics])},
+            {"params": parameters_of([self.decoder]), "weight_decay": config.decoder_weight_decay},
+        ]
+        self._critic_optimizer = torch.optim.Adam(groups, lr=config.learning_rate, fused=True)
+        self._actor_optimizer = torch.optim.Adam(
+            self.network.actor.parameters(), lr=config.learning_rate, fused=True
         )
-        self._actor_optimizer = torch.optim.Adam(self.network.actor.parameters(), lr=config.learning_rate, fused=True)
         self._temperature_optimizer = torch.optim.Adam(
             [self.log_alpha], lr=config.temperature_learning_rate, betas=(config.temperature_beta1, 0.999)
         )
@@ -204,6 +251,8 @@ class SacAeCaps:
             Losses and what explains them, as detached scalar tensors.
         """
         config = self.config
+        if config.mirror:
+            batch = mirrored(batch, len(batch.returns) // 2)
         with torch.no_grad():
             target = self._target(batch)
             state = self._state(batch.states)

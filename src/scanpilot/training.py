@@ -55,7 +55,9 @@ def train(
     spec = load_robot(robot)
     settings = configuration.load(TrainConfig, config, overrides)
     if (out / "log.jsonl").exists() and not resume:
-        raise ConfigurationError(f"{out} holds a run already: give --resume to go on with it, or another --out")
+        raise ConfigurationError(
+            f"{out} holds a run already: give --resume to go on with it, or another --out"
+        )
     torch.set_num_threads(settings.threads)
     observation = observation_for(
         spec,
@@ -65,7 +67,12 @@ def train(
         settings.observation.range_max,
     )
     fleet = SimulatedFleet(
-        sources.worlds(settings.world, "training", seed), spec, observation, settings.task, settings.fleet, seed
+        sources.worlds(settings.world, "training", seed),
+        spec,
+        observation,
+        settings.task,
+        settings.fleet,
+        seed,
     )
     agent = SacAeCaps(observation, command.active_components(spec), settings.agent, seed)
     replay = ReplayBuffer(
@@ -110,5 +117,3 @@ def train(
     finally:
         log.close()
         fleet.close()
-
-

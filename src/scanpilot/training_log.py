@@ -28,7 +28,7 @@ class TrainingLog:
 
         run.mkdir(parents=True, exist_ok=True)
         self._file = open(run / "log.jsonl", "a", encoding="utf-8")  # noqa: SIM115
-        self._tensorboard: Any = SummaryWriter(str(run / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._tensorboard: Any = SummaryWriter(str(run / "tensorboard"))
         self._console = console or Console()
         self._live: Live | None = None
         self._last = 0.0

@@ -47,6 +47,7 @@ class Twist2D(NamedTuple):
 
 
 ZERO_TWIST = Twist2D(0.0, 0.0, 0.0)
+ORIGIN = Pose2D(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ class LaserScan:
                 one beam, the range limits are not ordered, or the beams span over a turn.
         """
         if self.ranges.ndim != 1 or self.ranges.size == 0:
-            raise InvalidInput(f"scan has ranges of shape {self.ranges.shape}, expected (beams,) with beams >= 1")
+            raise InvalidInput(
+                f"scan has ranges of shape {self.ranges.shape}, expected (beams,) with beams >= 1"
+            )
         header = {
             "angle_min": self.angle_min,
             "angle_increment": self.angle_increment,
@@ -144,7 +147,7 @@ class Triplet:
         """Number of robots in a batch."""
         if self.scan.ndim != 3:
             raise TypeError("a single triplet has no length")
-        return self.scan.shape[0]
+        return int(self.scan.shape[0])
 
     def batched(self) -> Triplet:
         """This triplet with a batch dimension in front; a batch is returned as it is."""

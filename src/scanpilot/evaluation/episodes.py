@@ -82,7 +82,9 @@ def run_episodes(fleet: SimulatedFleet, act: Act, count: int) -> list[Episode]:
         }
         for recorder in running:
             robot = recorder.robot
-            recorder.add(result.info["poses"][robot], result.actions[robot], float(result.info["clearance"][robot]))
+            recorder.add(
+                result.info["poses"][robot], result.actions[robot], float(result.info["clearance"][robot])
+            )
             recorder.outcome = next((name for name, at in ended.items() if at[robot]), None)
         running = [recorder for recorder in running if recorder.outcome is None]
     return [recorder.episode() for recorder in recorders]
@@ -116,4 +118,3 @@ class _Recorder:
             shortest=self._space.shortest_path_length(self._poses[0], self._goal),
             world=self._world,
         )
-

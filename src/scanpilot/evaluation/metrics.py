@@ -78,7 +78,11 @@ def summarise(episodes: Sequence[Episode], active: BoolArray) -> dict[str, Any]:
         "min_clearance": float(np.mean([e.min_clearance for e in episodes])),
         "smoothness": float(
             np.mean(
-                [smoothness(e.actions[:, c], 1.0 / e.period) for e in episodes for c in np.flatnonzero(active)]
+                [
+                    smoothness(e.actions[:, c], 1.0 / e.period)
+                    for e in episodes
+                    for c in np.flatnonzero(active)
+                ]
             )
         ),
         "action_change": float(np.mean([action_change(e.actions, active) for e in episodes])),

@@ -28,7 +28,9 @@ def print_summary(result: dict[str, Any], console: Console | None = None) -> Non
     for name in ("success", "collision", "timeout"):
         table.add_row(name, _percent(result[name]), _interval(result[f"{name}_interval"]))
     table.add_row(
-        "path efficiency (SPL)", _percent(result["path_efficiency"]), _interval(result["path_efficiency_interval"])
+        "path efficiency (SPL)",
+        _percent(result["path_efficiency"]),
+        _interval(result["path_efficiency_interval"]),
     )
     table.add_row("time of successes", f"{result['time']:.1f} s", "")
     table.add_row("smallest clearance, mean", f"{result['min_clearance']:.2f} m", "")
