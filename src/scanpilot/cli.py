@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_eval(commands)
     _add_release(commands)
     _add_sim(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -168,6 +169,39 @@ def _sim(args: argparse.Namespace) -> int:
     import subprocess
 
     return subprocess.call([sys.executable, "-m", "scanpilot_ros.simulation", *args.arguments])
+
+
+def _add_bench(commands: Any) -> None:
+    bench = commands.add_parser(
+        "bench", help="measure the simulator, the learner and inference on this machine"
+    )
+    bench.add_argument(
+        "what", nargs="?", choices=("sim", "learner", "inference"), help="only this (default: all)"
+    )
+    bench.add_argument("--robots", type=int, nargs="+", default=[8, 128, 1024])
+    bench.add_argument("--beams", type=int, nargs="+", default=[180, 360])
+    bench.add_argument("--threads", type=int, default=1)
+    bench.add_argument("--policy", help="for inference: a released policy, a policy directory or a run")
+    bench.add_argument("--seconds", type=_positive, default=3.0, help="for each measurement")
+    bench.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    bench.set_defaults(run=_bench)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from scanpilot import bench
+
+    results: dict[str, Any] = {"machine": bench.machine()}
+    if args.what in (None, "sim"):
+        results["rows"] = bench.bench_simulator(args.robots, args.beams, args.threads, args.seconds)
+    if args.what in (None, "learner"):
+        results.update(bench.bench_learner(args.seconds, args.threads))
+    if args.what in (None, "inference"):
+        policy = resources.find("policy", args.policy) if args.policy else None
+        results.update(bench.bench_inference(policy, args.seconds))
+    print(json.dumps(results, indent=2))
+    if args.json:
+        _write_json(args.json, results)
+    return 0
 
 
 def _numbered(path: Path, number: int) -> Path:

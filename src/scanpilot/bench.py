@@ -1,0 +1,199 @@
+"""How fast things are on this machine: simulator, learner, inference. Timings are benchmarks, not tests."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scanpilot import resources
+from scanpilot.robot import RobotSpec, load_robot
+from scanpilot.types import StepResult, Triplet
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    return {
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "system": platform.system(),
+    }
+
+
+def bench_simulator(
+    robots: Sequence[int], beams: Sequence[int], threads: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Whole steps (motion, contacts, scans, robots seeing each other) in cluttered worlds of eight robots."""
+    rows = []
+    for count in robots:
+        for number in beams:
+            rate = _simulator_rate(count, number, threads, seconds)
+            rows.append(
+                {
+                    "robots": count,
+                    "beams": number,
+                    "threads": threads,
+                    "robot_steps_per_s": rate,
+                    "beams_per_s": rate * number,
+                    "simulator": "scanpilot",
+                }
+            )
+    return rows
+
+
+def _simulator_rate(robots: int, beams: int, threads: int, seconds: float) -> float:
+    import dataclasses
+
+    from scanpilot.sim import sources
+    from scanpilot.sim.free_space import FreeSpace
+    from scanpilot.sim.simulator import Simulator, SimulatorConfig
+
+    robot = load_robot(resources.find("robot", "generic_diff"))
+    robot = dataclasses.replace(robot, lidar=dataclasses.replace(robot.lidar, beams=beams))
+    per_world = min(robots, 8)
+    make = sources.worlds("clutter", "test", 0)
+    worlds = [make(i) for i in range(-(-robots // per_world))]
+    simulator = Simulator(worlds, robot, per_world, SimulatorConfig(threads=threads), 0)
+    rng = np.random.default_rng(0)
+    for slot, world in enumerate(worlds):
+        space = FreeSpace(world, robot.footprint)
+        for member in range(slot * per_world, (slot + 1) * per_world):
+            start, _ = space.sample(rng, taken=simulator.poses[slot * per_world : member])
+            simulator.place([member], start[None])
+    commands = rng.uniform((0.0, 0.0, -1.5), (1.0, 0.0, 1.5), (simulator.num_robots, 3))
+
+    def step() -> None:
+        simulator.step(commands, robot.control_period)
+        simulator.scan()
+
+    return simulator.num_robots * _rate(step, seconds)
+
+
+def bench_learner(seconds: float, threads: int) -> dict[str, Any]:
+    """Updates per second at the shipped training configuration, on made-up transitions."""
+    import torch
+
+    from scanpilot import command, configuration
+    from scanpilot.observation import observation_for
+    from scanpilot.replay_buffer import ReplayBuffer
+    from scanpilot.sac_ae_caps import SacAeCaps
+    from scanpilot.trainer import TrainConfig
+
+    torch.set_num_threads(threads)
+    config = configuration.load(TrainConfig, resources.root() / "config" / "train.yaml")
+    robot = load_robot(resources.find("robot", "generic_diff"))
+    observation = observation_for(robot, config.observation.beams, config.observation.frames)
+    agent = SacAeCaps(observation, command.active_components(robot), config.agent, 0)
+    replay = ReplayBuffer(20_000, observation.scan_shape, 0, config.agent.n_step, config.agent.gamma)
+    rng = np.random.default_rng(0)
+    while len(replay) < replay.capacity:
+        before, result = _made_up(rng, 256, observation.scan_shape)
+        replay.add(before, result)
+
+    def update() -> None:
+        agent.update(replay.sample(config.agent.batch_size))
+
+    return {
+        "updates_per_s": _rate(update, seconds),
+        "batch_size": config.agent.batch_size,
+        "threads": threads,
+    }
+
+
+def bench_inference(policy: Path | None, seconds: float) -> dict[str, Any]:
+    """Time of one robot's ``act`` and of one whole control tick, one thread, milliseconds."""
+    import torch
+
+    from scanpilot import checkpoint
+    from scanpilot.navigator import Navigator, NavigatorConfig
+    from scanpilot.types import LaserScan, Odometry, Pose2D, Twist2D
+
+    torch.set_num_threads(1)
+    loaded = (
+        checkpoint.load_policy(policy)
+        if policy
+        else _untrained(load_robot(resources.find("robot", "generic_diff")))
+    )
+    rng = np.random.default_rng(0)
+    before, _ = _made_up(rng, 1, loaded.observation.scan_shape)
+    navigator = Navigator(NavigatorConfig(), loaded)
+    navigator.set_goal(Pose2D(5.0, 1.0, 0.0))
+    ranges = rng.uniform(0.5, 8.0, 720).astype(np.float32)
+
+    def tick() -> None:
+        now = time.monotonic()
+        navigator.set_scan(LaserScan(ranges, -np.pi, 2 * np.pi / 720, 0.1, 10.0, now), now)
+        navigator.set_odometry(Odometry(Pose2D(0.0, 0.0, 0.0), Twist2D(0.2, 0.0, 0.0), now), now)
+        navigator.tick(now)
+
+    result = {}
+    for name, work in (("act", lambda: loaded.act(before[0])), ("tick", tick)):
+        times = _times(work, seconds)
+        result[f"{name}_p50_ms"] = 1e3 * float(np.quantile(times, 0.5))
+        result[f"{name}_p99_ms"] = 1e3 * float(np.quantile(times, 0.99))
+    return {"torch": result}
+
+
+def _untrained(robot: RobotSpec) -> Any:
+    from scanpilot.networks import NetworkConfig
+    from scanpilot.observation import observation_for
+    from scanpilot.policy import Policy, PolicyManifest, new_networks
+
+    manifest = PolicyManifest(
+        "untrained", robot, observation_for(robot), NetworkConfig(), robot.control_period
+    )
+    return Policy(manifest, *new_networks(manifest), identity="untrained")
+
+
+def _made_up(rng: np.random.Generator, count: int, scan_shape: tuple[int, int]) -> tuple[Triplet, StepResult]:
+    def triplet() -> Triplet:
+        return Triplet(
+            rng.uniform(0.3, 10.0, (count, *scan_shape)).astype(np.float32),
+            rng.normal(0.0, 3.0, (count, 3)).astype(np.float32),
+            rng.normal(0.0, 0.5, (count, 3)).astype(np.float32),
+        )
+
+    none = np.zeros(count, dtype=np.bool_)
+    result = StepResult(
+        triplets=triplet(),
+        actions=rng.uniform((0.0, 0.0, -1.0), (1.0, 0.0, 1.0), (count, 3)).astype(np.float32),
+        rewards=rng.normal(size=count).astype(np.float32),
+        terminated=rng.random(count) < 0.02,
+        truncated=none,
+        reached=none,
+        collided=none,
+    )
+    return triplet(), result
+
+
+def _rate(work: Callable[[], Any], seconds: float) -> float:
+    """Calls per second after a warm-up: the median of five parts, so that a hiccup decides nothing."""
+    for _ in range(3):
+        work()
+    rates = []
+    for _ in range(5):
+        begun, calls = time.perf_counter(), 0
+        while time.perf_counter() - begun < seconds / 5:
+            work()
+            calls += 1
+        rates.append(calls / (time.perf_counter() - begun))
+    return float(np.median(rates))
+
+
+def _times(work: Callable[[], Any], seconds: float) -> list[float]:
+    """Seconds of each call, after a warm-up."""
+    for _ in range(20):
+        work()
+    times = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return times
