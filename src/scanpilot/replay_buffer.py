@@ -91,10 +91,9 @@ class ReplayBuffer:
         self._terminated = ring(dtype=torch.bool)
         # Slot of the next transition of the same episode; -1: the episode ended, or it is not here yet.
         self._next = torch.full((capacity,), -1, dtype=torch.long, device=self._device)
-        # Which transition, counted from the beginning, a slot holds: tells an overwritten slot.
-        self._serial = torch.full((capacity,), -1, dtype=torch.long, device=self._device)
         self._added = 0
-        self._last_slot: dict[int, int] = {}
+        # Each robot's newest transition, counted from the beginning, while its episode goes on.
+        self._last: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Transitions held."""
@@ -123,7 +122,7 @@ class ReplayBuffer:
             self.rejected += int((~good).sum())
             logger.warning("replay: left out %d transitions with numbers that are not finite", (~good).sum())
             for robot in ids[~good]:
-                self._last_slot.pop(int(robot), None)
+                self._last.pop(int(robot), None)
         rows = np.flatnonzero(good)
         # More robots than room would write a slot twice in one go; the oldest rows give way.
         rows = rows[-self.capacity :]
@@ -131,8 +130,8 @@ class ReplayBuffer:
             return 0
         serials = self._added + np.arange(rows.size)
         slots = serials % self.capacity
-        self._write(before, result, rows, slots, serials)
-        self._chain(ids[rows], slots, (result.terminated | result.truncated)[rows])
+        self._write(before, result, rows, slots)
+        self._chain(ids[rows], serials, (result.terminated | result.truncated)[rows])
         self._added += rows.size
         return int(rows.size)
 
@@ -142,7 +141,6 @@ class ReplayBuffer:
         result: StepResult,
         rows: NDArray[Any],
         slots: NDArray[Any],
-        serials: NDArray[Any],
     ) -> None:
         def tensor(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
@@ -156,27 +154,31 @@ class ReplayBuffer:
         self._action[at] = tensor(result.actions[rows])
         self._reward[at] = tensor(result.rewards[rows])
         self._terminated[at] = tensor(result.terminated[rows])
-        self._serial[at] = tensor(serials)
         self._next[at] = -1
 
-    def _chain(self, robots: NDArray[Any], slots: NDArray[Any], ended: NDArray[np.bool_]) -> None:
+    def _chain(self, robots: NDArray[Any], serials: NDArray[Any], ended: NDArray[np.bool_]) -> None:
+        """Link each robot's previous transition to this one.
+
+        Links lead from older to newer transitions, and the older is overwritten first, its link with
+        it: so no link leads across the ring's pointer.
+        """
         previous, following = [], []
-        for robot, slot, end in zip(robots.tolist(), slots.tolist(), ended.tolist(), strict=True):
-            last = self._last_slot.pop(robot, None)
-            if last is not None and last != slot:
-                previous.append(last)
-                following.append(slot)
+        newest = int(serials[-1])
+        for robot, serial, end in zip(robots.tolist(), serials.tolist(), ended.tolist(), strict=True):
+            last = self._last.pop(robot, None)
+            # Else the slot of the last one is another robot's by now.
+            if last is not None and newest - last < self.capacity:
+                previous.append(last % self.capacity)
+                following.append(serial % self.capacity)
             if not end:
-                self._last_slot[robot] = slot
+                self._last[robot] = serial
         if previous:
-            # A slot overwritten since belongs to another robot by now; its serial tells, see `_follow`.
-            self._next[torch.tensor(previous, device=self._device)] = torch.tensor(
-                following, device=self._device
-            )
+            links = torch.tensor((previous, following), device=self._device)
+            self._next[links[0]] = links[1]
 
     def forget_chains(self) -> None:
         """What is added next follows nothing that is here: all robots were reset, or it is another fleet."""
-        self._last_slot.clear()
+        self._last.clear()
 
     def sample(self, size: int) -> Batch:
         """``size`` transitions drawn uniformly with replacement.
@@ -195,7 +197,9 @@ class ReplayBuffer:
         discounts = torch.full_like(returns, self.gamma)
         last, alive = slots, torch.ones_like(slots, dtype=torch.bool)
         for _ in range(self.n_step - 1):
-            following, alive = self._follow(last, alive)
+            following = self._next[last]
+            alive = alive & (following >= 0)
+            following = following.clamp_min(0)
             returns = returns + torch.where(alive, discounts * self._reward[following], 0.0)
             discounts = torch.where(alive, discounts * self.gamma, discounts)
             last = torch.where(alive, following, last)
@@ -214,12 +218,6 @@ class ReplayBuffer:
             successors=successors,
         )
 
-    def _follow(self, slots: Tensor, alive: Tensor) -> tuple[Tensor, Tensor]:
-        """Slots of the next transitions of the same episodes, and where there are any."""
-        following = self._next[slots].clamp_min(0)
-        alive = alive & (self._next[slots] >= 0) & (self._serial[following] > self._serial[slots])
-        return following, alive
-
     def state_dict(self) -> dict[str, Any]:
         """Everything, for `checkpoint.write_state`; only the part of the ring in use."""
         used = len(self)
@@ -227,7 +225,7 @@ class ReplayBuffer:
             "arrays": {name: getattr(self, name)[:used] for name in self._arrays()},
             "added": self._added,
             "rejected": self.rejected,
-            "last_slot": {str(k): v for k, v in self._last_slot.items()},
+            "last": {str(k): v for k, v in self._last.items()},
             "generator": self._generator.get_state(),
         }
 
@@ -247,12 +245,12 @@ class ReplayBuffer:
             own[:used] = saved.to(self._device)
         self._added = int(state["added"])
         self.rejected = int(state["rejected"])
-        self._last_slot = {int(k): int(v) for k, v in state["last_slot"].items()}
+        self._last = {int(k): int(v) for k, v in state["last"].items()}
         self._generator.set_state(state["generator"])
 
     @staticmethod
     def _arrays() -> tuple[str, ...]:
-        return ("_scan", "_goal", "_speed", "_action", "_reward", "_terminated", "_next", "_serial")
+        return ("_scan", "_goal", "_speed", "_action", "_reward", "_terminated", "_next")
 
 
 def _finite_rows(before: Triplet, result: StepResult) -> NDArray[np.bool_]:
