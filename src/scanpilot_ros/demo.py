@@ -36,7 +36,7 @@ from scanpilot.geometry import relative
 from scanpilot.navigator import State
 from scanpilot.robot import RobotSpec
 from scanpilot.sim.free_space import FreeSpace
-from scanpilot.types import DoubleArray, InvalidInput, Pose2D
+from scanpilot.types import DoubleArray, InvalidInput, Pose2D, Twist2D
 from scanpilot_ros import convert, qos
 from scanpilot_ros.placement import Scene, Start
 from scanpilot_ros.simulation import Options, Simulation, isolate
@@ -56,7 +56,7 @@ class Track:
         start: its name and where it starts, world frame.
         goal: world frame.
         poses: ``(t, x, y)`` rows on the way, simulated seconds and metres.
-        commands: (vx, vy, wz) rows received on the way, m/s and rad/s.
+        commands: received on the way.
         clearance: smallest on the way, metres.
         state, reason: as its policy node says.
         contact: it touched something.
@@ -66,7 +66,7 @@ class Track:
     start: Start
     goal: Pose2D
     poses: list[tuple[float, float, float]] = field(default_factory=list)
-    commands: list[tuple[float, float, float]] = field(default_factory=list)
+    commands: list[Twist2D] = field(default_factory=list)
     clearance: float = math.inf
     state: str = "starting"
     reason: str = ""
@@ -154,7 +154,7 @@ class Watcher(Node):
 
     def _on_command(self, track: Track, message: Twist) -> None:
         if self._begun and not track.done:
-            track.commands.append(tuple(convert.twist_from(message)))
+            track.commands.append(convert.twist_from(message))
 
     def _on_contact(self, track: Track, message: Bool) -> None:
         track.contact |= message.data and self._begun and track.arrived is None

@@ -19,6 +19,7 @@ import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped, Twist, TwistStamped
 from nav_msgs.msg import Odometry as OdometryMessage
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.task import Future
@@ -88,9 +89,9 @@ class PolicyNode(LifecycleNode):
     def on_configure(self, _state: LifecycleState) -> TransitionCallbackReturn:
         """Read parameters, load the policy, open topics; without a usable policy it waits for one."""
         try:
-            self._parameters = read(self, PolicyNodeParameters)
-            robot = load_robot(self._parameters.robot) if self._parameters.robot else None
-            config = self._parameters.navigator_config(robot)
+            self._settings = read(self, PolicyNodeParameters)
+            robot = load_robot(self._settings.robot) if self._settings.robot else None
+            config = self._settings.navigator_config(robot)
         except (InvalidInput, ConfigurationError) as error:
             self._failure = str(error)
             self.get_logger().error(self._failure)
@@ -109,15 +110,15 @@ class PolicyNode(LifecycleNode):
         self._open()
         self._set_stated_mount(None)
         self._loader = PolicyLoader(self._accept, self._refused)
-        self._loader.start(self._parameters.policy)
-        if not self._parameters.policy:
+        self._loader.start(self._settings.policy)
+        if not self._settings.policy:
             self.navigator.no_policy_reason = "parameter 'policy' is empty and no policy was announced yet"
         self._command = Command(ZERO_TWIST, State.DISABLED, "not active")
         return TransitionCallbackReturn.SUCCESS
 
     def _open(self) -> None:
         own = self._configured
-        self._twist_type = TwistStamped if self._parameters.stamped else Twist
+        self._twist_type = TwistStamped if self._settings.stamped else Twist
         self._velocity = self.create_publisher(self._twist_type, "cmd_vel", qos.RELIABLE)
         self._reconstruction = self.create_publisher(LaserScanMessage, "~/reconstruction", qos.RELIABLE)
         self._markers = self.create_publisher(MarkerArray, "~/markers", qos.RELIABLE)
@@ -127,7 +128,10 @@ class PolicyNode(LifecycleNode):
             self.create_subscription(OdometryMessage, "odom", self._on_odometry, qos.SENSOR),
             self.create_subscription(PoseStamped, "goal_pose", self._on_goal, qos.RELIABLE),
             self.create_subscription(String, "policy_updates", self._on_announced, qos.ANNOUNCEMENTS),
-            self.create_service(Trigger, "~/load_policy", self._on_load),
+            # In a group of its own: while it waits for the loader, everything else goes on.
+            self.create_service(
+                Trigger, "~/load_policy", self._on_load, callback_group=MutuallyExclusiveCallbackGroup()
+            ),
             self.create_service(SetBool, "~/enable", self._on_enable),
             self.create_service(Trigger, "~/stop", self._on_stop),
         ]
@@ -213,7 +217,7 @@ class PolicyNode(LifecycleNode):
         self._odometry_frame = convert.frame_id(message.header.frame_id)
         self._child_frame = convert.frame_id(message.child_frame_id)
         try:
-            odometry = convert.odometry_from(message, self._parameters.odom_twist_in_parent_frame)
+            odometry = convert.odometry_from(message, self._settings.odom_twist_in_parent_frame)
         except InvalidInput as error:
             self.navigator.reject_odometry(str(error), now)
             return
@@ -221,7 +225,7 @@ class PolicyNode(LifecycleNode):
 
     @property
     def _base_frame(self) -> str:
-        return self._parameters.base_frame or self._child_frame
+        return self._settings.base_frame or self._child_frame
 
     def _find_mount(self, frame: str, now: float) -> None:
         """Have the navigator know where the lidar with this frame sits.
@@ -230,7 +234,7 @@ class PolicyNode(LifecycleNode):
             InvalidInput: it cannot be said (yet).
         """
         self._first_scan = now if self._first_scan is None else self._first_scan
-        if self._parameters.mount is not None or not (self._parameters.lidar_from_tf and self._frames.has_tf):
+        if self._settings.mount is not None or not (self._settings.lidar_from_tf and self._frames.has_tf):
             self._mount_known = frame
             return
         if not self._base_frame:
@@ -252,11 +256,11 @@ class PolicyNode(LifecycleNode):
 
     def _set_stated_mount(self, policy: Policy | None) -> None:
         """The mount that parameters, the robot file or the policy state, in this order."""
-        mount = self._parameters.mount
+        mount = self._settings.mount
         if mount is None and self._robot is not None:
             mount = self._robot.lidar.mount
         if mount is not None:
-            self.navigator.set_mount(mount, self._parameters.lidar_flipped)
+            self.navigator.set_mount(mount, self._settings.lidar_flipped)
 
     # Goal
 
@@ -311,8 +315,14 @@ class PolicyNode(LifecycleNode):
             response.success, response.message = False, "parameter 'policy' is empty"
             return response
         self._loader.watch(path)
-        future: Future = Future(executor=self.executor)
-        self._loader.announce(path, lambda ok, message: future.set_result((ok, message)))
+        executor = self.executor
+        future: Future = Future(executor=executor)
+
+        def answer(ok: bool, message: str) -> None:
+            future.set_result((ok, message))
+            executor.wake()
+
+        self._loader.announce(path, answer)
         response.success, response.message = await future
         return response
 
@@ -381,7 +391,7 @@ class PolicyNode(LifecycleNode):
     def _publish(self, twist: Twist2D) -> None:
         """With the lock held."""
         self._moving = twist != ZERO_TWIST
-        if self._parameters.stamped:
+        if self._settings.stamped:
             stamp = self.get_clock().now().to_msg()
             self._velocity.publish(convert.stamped_twist_message(twist, self._base_frame, stamp))
         else:
@@ -467,10 +477,10 @@ class PolicyNode(LifecycleNode):
         """Warn when those who listen to cmd_vel all want the other type: nothing would move, silently."""
         topic = self._velocity.topic_name
         types = {info.topic_type for info in self.get_subscriptions_info_by_topic(topic)}
-        own, other = ("TwistStamped", "Twist") if self._parameters.stamped else ("Twist", "TwistStamped")
+        own, other = ("TwistStamped", "Twist") if self._settings.stamped else ("Twist", "TwistStamped")
         self._other_type = ""
         if f"geometry_msgs/msg/{other}" in types and f"geometry_msgs/msg/{own}" not in types:
-            remedy = str(not self._parameters.stamped).lower()
+            remedy = str(not self._settings.stamped).lower()
             self._other_type = (
                 f"{topic} is published as {own}, but its subscribers want {other}: set stamped:={remedy}"
             )

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -106,24 +107,20 @@ class Simulation:
 
     def _start(self, name: str, module: str, arguments: list[str]) -> None:
         command = [sys.executable, "-m", f"scanpilot_ros.{module}", "--ros-args", *arguments]
-        output = None
-        if self.options.log_dir is not None:
-            self.options.log_dir.mkdir(parents=True, exist_ok=True)
-            output = open(self._log(name), "wb")
-        # A group of its own: Ctrl-C in the terminal reaches us alone, and we end them in order.
-        self._processes[name] = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
-            start_new_session=True,
-            env={**os.environ, STOP_WITH_PARENT: str(os.getpid())},
-        )
-        if output is not None:
-            output.close()
+        with self._log(name).open("wb") if self.options.log_dir else nullcontext() as output:
+            self._processes[name] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if output else None,
+                # A group of its own: Ctrl-C in the terminal reaches us alone, and we end them in order.
+                start_new_session=True,
+                env={**os.environ, STOP_WITH_PARENT: str(os.getpid())},
+            )
 
     def _log(self, name: str) -> Path:
         assert self.options.log_dir is not None
+        self.options.log_dir.mkdir(parents=True, exist_ok=True)
         return self.options.log_dir / f"{name}.log"
 
     def _last_words(self, name: str) -> str:
