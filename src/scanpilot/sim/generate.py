@@ -75,12 +75,12 @@ def _clutter(rng: np.random.Generator, difficulty: float) -> tuple[list[Solid], 
             float(rng.uniform(-0.5 * height + margin, 0.5 * height - margin)),
         )
 
-    for _ in range(rng.poisson(0.052 * difficulty * area)):
+    for _ in range(rng.poisson(0.05 * difficulty * area)):
         (x, y), (length, depth) = somewhere(), rng.uniform(0.3, 1.3, 2)
         solids.append(Solid((box(x, y, length, depth, rng.uniform(0.0, math.pi)),), color=_WOOD))
     discs = [
         Disc(*somewhere(), float(rng.uniform(0.1, 0.45)), color=_STEEL)
-        for _ in range(rng.poisson(0.038 * difficulty * area))
+        for _ in range(rng.poisson(0.037 * difficulty * area))
     ]
     solids.extend(_long_wall(rng, somewhere()) for _ in range(rng.poisson(4.8 * difficulty)))
     for _ in range(rng.poisson(1.8 * difficulty)):

@@ -101,12 +101,16 @@ class Body(NamedTuple):
     Attributes:
         polygon: ``(P, 2)`` convex, counter-clockwise, base_link; P = 0 for a circle.
         radius: of the circle, or of the circle around the polygon, metres.
+        outline: ``(Q, 2)`` convex, counter-clockwise, what lidars of other robots see; Q = 0 for a circle.
+        outline_radius: of the circle, or of the circle around the outline, metres.
         visible: whether robots see each other.
         solid: whether robots hit each other.
     """
 
     polygon: DoubleArray
     radius: float
+    outline: DoubleArray
+    outline_radius: float
     visible: bool
     solid: bool
 
@@ -456,8 +460,8 @@ def _see_robots(
     sin: float,
 ) -> None:
     """Take the other robots of the world, first..last-1 but ``own``, into the inverse ranges."""
-    reach = beams.range_max + body.radius
-    corners = body.polygon.shape[0]
+    reach = beams.range_max + body.outline_radius
+    corners = body.outline.shape[0]
     for other in range(first, last):
         if other == own:
             continue
@@ -466,15 +470,15 @@ def _see_robots(
             continue
         x, y = cos * x + sin * y, cos * y - sin * x
         if corners == 0:
-            _see_circle(near, beams, x, y, body.radius)
+            _see_circle(near, beams, x, y, body.outline_radius)
             continue
         c, s = math.cos(poses[other, 2]), math.sin(poses[other, 2])
         c, s = c * cos + s * sin, s * cos - c * sin
-        ax = x + c * body.polygon[corners - 1, 0] - s * body.polygon[corners - 1, 1]
-        ay = y + s * body.polygon[corners - 1, 0] + c * body.polygon[corners - 1, 1]
+        ax = x + c * body.outline[corners - 1, 0] - s * body.outline[corners - 1, 1]
+        ay = y + s * body.outline[corners - 1, 0] + c * body.outline[corners - 1, 1]
         for k in range(corners):
-            bx = x + c * body.polygon[k, 0] - s * body.polygon[k, 1]
-            by = y + s * body.polygon[k, 0] + c * body.polygon[k, 1]
+            bx = x + c * body.outline[k, 0] - s * body.outline[k, 1]
+            by = y + s * body.outline[k, 0] + c * body.outline[k, 1]
             _see_segment(near, beams, ax, ay, bx, by)
             ax, ay = bx, by
 

@@ -39,7 +39,8 @@ class SimulatorConfig:
         robots_visible: whether robots see each other.
         robots_solid: whether robots hit each other.
         stage: move and scan as Stage does: Euler steps with the old heading, a step that ends
-            in contact undone as a whole, scans taken before the move.
+            in contact undone as a whole (contact then lasts until the robot moves), scans taken
+            before the move.
         threads: that share the work; the results do not depend on it.
     """
 
@@ -161,10 +162,16 @@ def _fill(geometry: kernels.Geometry, slot: int, indexed: _Indexed) -> None:
     geometry.circle_flags[slot, : len(indexed.circles)] = indexed.circle_flags
 
 
-def make_body(footprint: Footprint, *, visible: bool = True, solid: bool = True) -> kernels.Body:
-    """A footprint as the kernels take it."""
+def make_body(
+    footprint: Footprint, *, outline: DoubleArray | None = None, visible: bool = True, solid: bool = True
+) -> kernels.Body:
+    """A footprint as the kernels take it; lidars see it too unless another outline is given."""
     polygon = np.array(footprint.polygon if footprint.polygon else np.zeros((0, 2)), dtype=np.float64)
-    return kernels.Body(polygon, float(footprint.circumscribed_radius), visible, solid)
+    radius = float(footprint.circumscribed_radius)
+    if outline is None:
+        return kernels.Body(polygon, radius, polygon, radius, visible, solid)
+    seen = np.ascontiguousarray(outline, dtype=np.float64)
+    return kernels.Body(polygon, radius, seen, float(np.hypot(*seen.T).max()), visible, solid)
 
 
 def make_beams(lidar: Lidar) -> kernels.Beams:
@@ -180,7 +187,9 @@ def make_beams(lidar: Lidar) -> kernels.Beams:
     table = np.searchsorted(pseudo, edges[: buckets + 1], side="left").astype(np.int64)
     mount = lidar.mount
     first = mount.yaw + lidar.angle_min
-    return kernels.Beams(dx, dy, pseudo, table, (mount.x, mount.y, first), float(lidar.range_max))
+    return kernels.Beams(
+        dx, dy, pseudo, table, (float(mount.x), float(mount.y), float(first)), float(lidar.range_max)
+    )
 
 
 class Simulator:
@@ -209,6 +218,7 @@ class Simulator:
         *,
         streams: Sequence[int] | None = None,
         movers: int = 0,
+        seen_outline: DoubleArray | None = None,
     ) -> None:
         """Set up the worlds; robots stand at the origin until they are placed.
 
@@ -221,6 +231,8 @@ class Simulator:
             streams: number of each world's noise; by default its slot. A world simulated alone with
                 the same number meets the same noise as in the batch.
             movers: room for so many moving discs in each world.
+            seen_outline: ``(Q, 2)`` convex, counter-clockwise: what robots see of each other where
+                that is not their footprint, as when beams pass above the body and meet a mast.
         """
         if not worlds:
             raise ValueError("a simulator needs at least one world")
@@ -245,13 +257,17 @@ class Simulator:
         self._drift: DoubleArray = np.ones((n, 3))
         self._geometry = allocate(self.worlds, movers)
         self._body = make_body(
-            robot.footprint, visible=self.config.robots_visible, solid=self.config.robots_solid
+            robot.footprint,
+            outline=seen_outline,
+            visible=self.config.robots_visible,
+            solid=self.config.robots_solid,
         )
         self._beams: dict[Lidar, kernels.Beams] = {robot.lidar: make_beams(robot.lidar)}
         self._base = _make_base(robot, self.config.stage)
         self._issued: list[tuple[float, DoubleArray]] = [(-math.inf, np.zeros((n, 3)))]
         self._pool = ThreadPoolExecutor(self.config.threads) if self.config.threads > 1 else None
         self._scan_before: FloatArray | None = None
+        self._stalled: BoolArray = np.zeros(n, dtype=np.bool_)
 
     def place(self, indices: Sequence[int] | kernels.IntArray | BoolArray, poses: DoubleArray) -> None:
         """Put some robots at ``(K, 3)`` poses, at rest, with no command pending.
@@ -263,6 +279,7 @@ class Simulator:
         self.twists[at] = 0.0
         for _, commands in self._issued:
             commands[at] = 0.0
+        self._stalled[at] = False
         self._episodes[at] += 1
         if self.config.odometry_drift > 0.0:
             deviation = np.full(3, self.config.odometry_drift)
@@ -307,12 +324,17 @@ class Simulator:
             raise ValueError(f"duration is {duration} s, expected more than 0")
         if self.config.stage:
             self._scan_before = self._scan(self.robot.lidar)
+        idle = ~commands.any(axis=1)
         contacts = np.zeros(self.num_robots, dtype=np.bool_)
         for piece, target in self._effective(commands, duration):
             count = 1 if self.config.stage else max(1, math.ceil(piece / self.config.substep - 1e-9))
             for _ in range(count):
                 self._substep(target, piece / count, contacts)
         self.time += duration
+        if self.config.stage:
+            # Stage clears its stall only when a robot moves.
+            contacts |= idle & self._stalled
+            self._stalled = contacts.copy()
         return contacts
 
     def scan(self, lidar: Lidar | None = None) -> FloatArray:
@@ -381,7 +403,7 @@ class Simulator:
                 self.odometry,
                 self._drift,
                 target,
-                duration,
+                float(duration),
                 self.robots_per_world,
                 begin,
                 end,
@@ -463,8 +485,9 @@ class Simulator:
 def _make_base(robot: RobotSpec, euler: bool) -> kernels.Base:
     limits = robot.limits
     return kernels.Base(
-        speed=(limits.vx, limits.vy, limits.wz),
-        acceleration=(limits.ax, limits.ay, limits.awz),
-        turning_radius=robot.turning_radius,
+        # Whole numbers would make numba compile everything once more for them.
+        speed=(float(limits.vx), float(limits.vy), float(limits.wz)),
+        acceleration=(float(limits.ax), float(limits.ay), float(limits.awz)),
+        turning_radius=float(robot.turning_radius),
         euler=euler,
     )

@@ -304,8 +304,12 @@ class _Frame:
 
 
 class _Builder:
-    def __init__(self, root: _Entity, folder: Path) -> None:
+    def __init__(self, root: _Entity, folder: Path, stage_cells: bool) -> None:
         self.folder = folder
+        resolution = root.number("resolution", 0.02)
+        if not 0.0 < resolution < 1e3:
+            raise root.error("resolution", f"resolution is {resolution}, expected more than 0")
+        self.cell = resolution if stage_cells else None
         unit_length = root.text("unit_length", "m")
         unit_angle = root.text("unit_angle", "degrees")
         lengths = {"m": 1.0, "cm": 0.01, "mm": 0.001}
@@ -392,6 +396,8 @@ class _Builder:
             scaled = tuple(
                 transform_points(place, (loop - 0.5 * (low + high)) / extent * size[:2]) for loop in loops
             )
+            if self.cell is not None and len(loops) > 1:
+                scaled = tuple(_in_cells(loop, self.cell) for loop in scaled)
             solids.append(
                 Solid(
                     scaled,
@@ -535,6 +541,13 @@ class _Builder:
         return PlacedLidar(lidar, frame.z + 0.5 * size_z)
 
 
+def _in_cells(loop: DoubleArray, cell: float) -> DoubleArray:
+    """Edges of a bitmap where Stage has them: at the lower border of the cell it draws them into."""
+    along_axes = np.abs(loop - np.roll(loop, 1, axis=0)).min(axis=1).max() < 1e-9
+    # Found from recordings: an edge on a border is drawn into the cell below it.
+    return np.asarray(np.floor(loop / cell - 1e-9) * cell) if along_axes else loop
+
+
 def _check_type(entity: _Entity) -> None:
     if entity.type in _BODIES or entity.type in _BODYLESS:
         return
@@ -595,11 +608,16 @@ def convex_hull(points: DoubleArray) -> DoubleArray:
 # --- what others call -------------------------------------------------------------------------------------
 
 
-def read_world_file(path: str | Path) -> World:
+def read_world_file(path: str | Path, *, stage_cells: bool = False) -> World:
     """Read a Stage ``.world`` file.
 
-    What is visible and what is an obstacle is decided for the first robot of the file that the
-    file places; see `cut_for` for another. A file without robots keeps everything.
+    What is visible and what is an obstacle is decided for the first robot that the file places;
+    see `cut_for` for another. A file without robots keeps everything.
+
+    Args:
+        path: of the file; its includes and bitmaps are looked for from its folder.
+        stage_cells: move the edges of bitmaps to where Stage's cells have them, up to one
+            ``resolution`` away, for comparing with Stage; otherwise geometry is exact.
 
     Raises:
         WorldFileError: names file, line and what was expected.
@@ -611,7 +629,7 @@ def read_world_file(path: str | Path) -> World:
         if len(tokens) > _MOST_TOKENS:
             raise token.error(f"more than {_MOST_TOKENS} words; do includes multiply each other?")
     root = _Parser(tokens).parse(str(path))
-    return _Builder(root, path.parent).build(root, path.stem)
+    return _Builder(root, path.parent, stage_cells).build(root, path.stem)
 
 
 def load_world(path: str | Path) -> World:
