@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import numpy as np
+
 from scanpilot.command import RateLimiter, commands, executed_actions, tightened
 from scanpilot.geometry import relative
 from scanpilot.observation import FrameStack, ObservationSpec, ScanConverter, check_scan, triplet_of
@@ -318,6 +320,20 @@ class Navigator:
                 for arrival, timeout in zip(arrivals, self._timeouts(), strict=True)
             )
 
+    def warm_up(self) -> bool:
+        """Think once without moving, so that the first drive is as quick as the others.
+
+        Call it from the thread that will tick: torch sets itself up per thread, which takes some
+        80 ms. Returns whether there was a policy to do it with.
+        """
+        policy = self.policy
+        if policy is None:
+            return False
+        spec = policy.observation
+        frames = np.full(spec.scan_shape, spec.range_max, dtype=np.float32)
+        policy.act(triplet_of(frames, Pose2D(1.0, 0.0, 0.0), Pose2D(0.0, 0.0, 0.0), ZERO_TWIST))
+        return True
+
     def tick(self, now: float) -> Command:
         """What to send to the robot now; call once per control period."""
         with self._lock:
@@ -372,7 +388,10 @@ class Navigator:
         problem = self.input_problem(now)
         if self._goal is None:
             if self._goal_fault is not None:
-                return Command(ZERO_TWIST, State.BAD_INPUT, f"{self._goal_name}: {self._goal_fault}")
+                fault = f"{self._goal_name}: {self._goal_fault}"
+                return Command(
+                    ZERO_TWIST, State.BAD_INPUT, fault if problem is None else f"{fault}; {problem}"
+                )
             reason = "waiting for a goal" if problem is None else f"waiting for a goal; {problem}"
             return Command(ZERO_TWIST, State.NO_GOAL, reason)
         if problem is not None:

@@ -141,6 +141,7 @@ class PolicyNode(LifecycleNode):
         period = self.navigator.period
         self._timing = TickTiming(period)
         self._timer_period = period
+        self._warm = False
         self._active = True
         self._timer = self.create_timer(period, self._tick, clock=self._steady)
         self._watching = threading.Event()
@@ -282,9 +283,9 @@ class PolicyNode(LifecycleNode):
             return
         odometry = self.navigator.odometry
         if odometry is None:
-            self.navigator.reject_goal(
-                f"cannot be placed before {self.resolve_topic_name('odom')} is received"
-            )
+            # A goal that was placed before stays; that odometry is missing is said by the navigator.
+            if not self._goal_placed:
+                self.navigator.reject_goal("cannot be placed without odometry")
             return
         pose, frame = self._goal
         if frame in ("", self._base_frame, self._child_frame) and frame != self._odometry_frame:
@@ -361,6 +362,9 @@ class PolicyNode(LifecycleNode):
     # Control
 
     def _tick(self) -> None:
+        if not self._warm:
+            self._warm = self.navigator.warm_up()
+            self._timing = TickTiming(self._timer_period)
         begun = time.monotonic()
         self._timing.begin(begun)
         try:
