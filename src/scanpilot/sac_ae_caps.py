@@ -274,11 +274,12 @@ class SacAeCaps:
         actor_turn = self.updates % config.actor_interval == 0
         if actor_turn:
             losses.update(self._actor_step(batch, feature.detach(), decoded.detach(), state))
-        self._step(
-            self._critic_optimizer,
-            critic_loss + config.reconstruction * reconstruction_loss,
-            self._critic_parameters,
-        )
+        loss = critic_loss
+        # At weight 0 the decoder must get no gradient, not one of zeros: Adam would turn its
+        # weight decay, however small, into full steps.
+        if config.reconstruction:
+            loss = loss + config.reconstruction * reconstruction_loss
+        self._step(self._critic_optimizer, loss, self._critic_parameters)
         if actor_turn:
             self._follow()
         self.updates += 1
