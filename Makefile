@@ -35,12 +35,14 @@ test:
 	@$(SET_UP) test
 	$(BIN)/python -m pytest $(ARGS)
 
+# All of them, so that one run shows everything there is to mend.
 lint:
 	@$(SET_UP) test
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+	@failed=0; \
+	for tool in 'ruff check .' 'ruff format --check .' mypy 'lint-imports --no-cache'; do \
+		echo "== $$tool"; $(BIN)/$$tool || failed=1; \
+	done; \
+	exit $$failed
 
 check: lint test
 
