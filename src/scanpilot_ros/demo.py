@@ -59,6 +59,7 @@ class Track:
         commands: received on the way.
         clearance: smallest on the way, metres.
         state, reason: as its policy node says.
+        period: seconds between its commands.
         contact: it touched something.
         arrived: simulated seconds from goal to arrival.
     """
@@ -70,6 +71,7 @@ class Track:
     clearance: float = math.inf
     state: str = "starting"
     reason: str = ""
+    period: float = math.nan
     contact: bool = False
     arrived: float | None = None
 
@@ -166,6 +168,7 @@ class Watcher(Node):
     def _on_status(self, track: Track, message: DiagnosticStatus) -> None:
         values = {v.key: v.value for v in message.values}
         track.state, track.reason = values.get("state", ""), message.message
+        track.period = float(values.get("control_period (s)", "nan"))
         if track.state == State.REACHED.value and self._begun and not track.done and track.poses:
             track.arrived = track.poses[-1][0] - track.poses[0][0]
 
@@ -259,7 +262,7 @@ def _lines(tracks: Sequence[Track]) -> Table:
     return table
 
 
-def results(tracks: Sequence[Track], robot: RobotSpec, period: float) -> list[dict[str, Any]]:
+def results(tracks: Sequence[Track], robot: RobotSpec) -> list[dict[str, Any]]:
     """One row for each robot, as `--json` writes them; metres and seconds."""
     rows = []
     for track in tracks:
@@ -271,19 +274,21 @@ def results(tracks: Sequence[Track], robot: RobotSpec, period: float) -> list[di
             "length": track.length,
             "straight": track.straight,
             "min_clearance": track.clearance,
-            "smoothness": _smoothness(track, robot, period),
+            "smoothness": _smoothness(track, robot),
         }
         rows.append(row)
     return rows
 
 
-def _smoothness(track: Track, robot: RobotSpec, period: float) -> float:
+def _smoothness(track: Track, robot: RobotSpec) -> float:
     """CAPS' Sm of the commands in action units, mean over the components that move this robot."""
     if len(track.commands) < 2:
         return math.nan
     actions = actions_of(np.array(track.commands), robot)
     return float(
-        np.mean([smoothness(actions[:, c], 1.0 / period) for c in np.flatnonzero(active_components(robot))])
+        np.mean(
+            [smoothness(actions[:, c], 1.0 / track.period) for c in np.flatnonzero(active_components(robot))]
+        )
     )
 
 
@@ -370,7 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _conclude(
     args: argparse.Namespace, tracks: Sequence[Track], scene: Scene, problem: str | None, console: Console
 ) -> int:
-    rows = results(tracks, scene.robot, scene.robot.control_period)
+    rows = results(tracks, scene.robot)
     console.print(_table(rows))
     if args.json is not None:
         args.json.write_text(json.dumps({"rows": rows, "problem": problem}, indent=2) + "\n")

@@ -6,17 +6,17 @@ The simulator node, and whoever starts policy nodes to go with it, get the same 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scanpilot import resources
 from scanpilot.configuration import ConfigurationError
-from scanpilot.robot import Limits, RobotSpec, load_robot
+from scanpilot.robot import RobotSpec, load_robot
 from scanpilot.sim import sources
 from scanpilot.sim.free_space import FreeSpace, NoRoom
-from scanpilot.sim.world import PlacedRobot, World
-from scanpilot.sim.world_file import WorldFileError, load_world
+from scanpilot.sim.world import World
+from scanpilot.sim.world_file import WorldFileError, cut_for, load_world, robot_spec
 from scanpilot.types import InvalidInput, Pose2D
 
 
@@ -81,7 +81,9 @@ def _world(name: str) -> World:
                 f"world {name!r}: expected a whole number after the colon, such as {generator}:7"
             )
         return sources.worlds(generator, "test", int(seed))(0)
-    return load_world(resources.find("world", name))
+    world = load_world(resources.find("world", name))
+    # As high and low as the robots it places: what they neither see nor hit is not there.
+    return cut_for(world, world.robots[0]) if world.robots else world
 
 
 def _starts(world: World, robot: RobotSpec, count: int, seed: int) -> tuple[Start, ...]:
@@ -109,21 +111,10 @@ def _topic_name(name: str) -> str:
 def _robot_of(world: World) -> RobotSpec:
     if not world.robots:
         raise InvalidInput(f"world {world.name!r} describes no robot: name one, such as generic_diff")
-    kinds = {_spec_of(placed) for placed in world.robots}
+    try:
+        kinds = {replace(robot_spec(placed), name="simulated") for placed in world.robots}
+    except ValueError as error:
+        raise InvalidInput(f"{error}: name a robot, such as generic_diff") from error
     if len(kinds) > 1:
         raise InvalidInput(f"world {world.name!r} places robots that differ: name one robot for all")
     return kinds.pop()
-
-
-def _spec_of(placed: PlacedRobot) -> RobotSpec:
-    if not placed.lidars:
-        raise InvalidInput(f"robot {placed.name!r} has no lidar: name a robot that has, such as generic_diff")
-    vx, vy, wz = placed.velocity_bounds
-    return RobotSpec(
-        "simulated",
-        placed.kinematics,
-        placed.footprint,
-        Limits(vx=vx, vy=vy if placed.kinematics == "omnidirectional" else 0.0, wz=wz),
-        placed.lidars[0].lidar,
-        turning_radius=placed.wheelbase if placed.kinematics == "car" else 0.0,
-    )

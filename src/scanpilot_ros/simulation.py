@@ -146,6 +146,7 @@ class Simulation:
         lidar = self.scene.robot.lidar
         values = {
             "policy": self._policy,
+            "use_sim_time": True,
             "stamped": self.options.stamped,
             # The simulator knows the mount; TF, where it is there, says the same.
             "lidar.x": lidar.x,
@@ -230,7 +231,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--world", default="demo", help="world file, shipped world, or clutter:SEED")
     parser.add_argument("--robots", type=int, default=0, help="how many; 0: those that the world places")
     parser.add_argument("--robot", default="", help="YAML file or shipped robot; default: the world's own")
-    parser.add_argument("--policy", default="", help="policy directory or released policy; default: none")
+    parser.add_argument(
+        "--policy", default="generic_diff", help="released policy or policy directory; empty: nobody drives"
+    )
     parser.add_argument("--real-time-factor", type=float, default=1.0, help="0: as fast as possible")
     parser.add_argument("--scan-rate", type=float, default=0.0, help="Hz; 0: the lidar's")
     parser.add_argument("--seed", type=int, default=0, help="of sampled starts and noise")
