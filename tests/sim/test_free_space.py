@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -157,3 +158,32 @@ def test_generated_worlds_reproduce_and_streams_differ() -> None:
     assert not np.array_equal(first.segments[:4], other.segments[:4])
     with pytest.raises(ValueError, match="difficulty"):
         generate.clutter(0, difficulty=2.0)
+
+
+GENERATORS = [
+    generate.clutter,
+    generate.rooms,
+    generate.corridors,
+    generate.office,
+    generate.maze,
+    generate.cylinders,
+    generate.crowd,
+]
+
+
+@pytest.mark.parametrize("generator", GENERATORS, ids=lambda g: g.__name__)
+@pytest.mark.parametrize("difficulty", [0.0, 0.5, 1.0])
+def test_every_generator_gives_connected_starts_and_goals(
+    generator: Callable[[int, int, float], World], difficulty: float
+) -> None:
+    rng = np.random.default_rng(0)
+    for seed in range(4):
+        world = generator(seed, generate.TRAINING, difficulty)
+        assert np.array_equal(world.segments, generator(seed, generate.TRAINING, difficulty).segments)
+        space = FreeSpace(world, RADIUS)
+        assert space.largest_share > 0.8
+        taken = np.zeros((0, 3))
+        for _ in range(4):
+            start, goal = space.sample(rng, taken=taken)
+            assert math.isfinite(space.shortest_path_length(start, goal))
+            taken = np.vstack((taken, start))
