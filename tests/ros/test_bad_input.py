@@ -198,24 +198,8 @@ def test_world_file_with_unknown_type_ends_the_simulator_with_file_and_line(
     assert "Traceback" not in node.output
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"polcy": "x"}, "unknown parameter 'polcy', the nearest known one is 'policy'"),
-        ({"goal_tolerance": -1.0}, "goal_tolerance"),
-        ({"control_period": "fast"}, "parameter 'control_period' is 'fast', expected a number"),
-        ({"lidar__yaw": 10.0}, "parameter 'lidar.yaw' is 10.0, expected -7.0 to 7.0"),
-    ],
-)
-def test_bad_parameter_ends_the_node_and_is_named(start_node, values: dict[str, Any], words: str) -> None:
-    node = start_node("policy_node", "parameters", **values)
+def test_unknown_parameter_ends_the_node_and_is_named(start_node) -> None:
+    node = start_node("policy_node", "parameters", polcy="x")
     assert node.wait() == 1
-    assert words in node.output
+    assert "error: unknown parameter 'polcy', the nearest known one is 'policy'" in node.output
     assert "Traceback" not in node.output
-
-
-def test_whole_number_is_taken_for_a_number(start_node, robot, policy) -> None:
-    node = start_node("policy_node", "whole", policy=policy, control_period=1)
-    fake = robot("whole")
-    assert fake.reports("no goal", seconds=20.0), node.output
-    assert fake.status["control_period (s)"] == "1.0"

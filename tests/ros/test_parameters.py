@@ -1,0 +1,83 @@
+"""Parameters as dataclasses: declared with description and range, refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy", reason="no ROS 2: neither sourced nor installed as wheels")
+
+import rclpy
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
+from scanpilot.types import InvalidInput, Pose2D
+from scanpilot_ros.parameters import PolicyNodeParameters, declare, read
+
+
+@pytest.fixture(scope="module", autouse=True)
+def context() -> Iterator[None]:
+    rclpy.init()
+    yield
+    rclpy.shutdown()
+
+
+def make_node(**values: Any) -> Node:
+    overrides = [Parameter(name.replace("__", "."), value=value) for name, value in values.items()]
+    return rclpy.create_node("parameters", parameter_overrides=overrides)
+
+
+def parameters(**values: Any) -> PolicyNodeParameters:
+    node = make_node(**values)
+    try:
+        declare(node, PolicyNodeParameters)
+        return read(node, PolicyNodeParameters)
+    finally:
+        node.destroy_node()
+
+
+def test_defaults_are_those_of_the_dataclass() -> None:
+    given = parameters()
+    assert given.policy == ""
+    assert given.mount is None
+    config = given.navigator_config(None)
+    assert (config.control_period, config.scan_timeout, config.vx) == (None, None, None)
+
+
+def test_every_parameter_is_described() -> None:
+    node = make_node()
+    declare(node, PolicyNodeParameters)
+    names = [n for n in node._parameters if n not in ("use_sim_time", "start_type_description_service")]
+    assert len(names) > 15
+    assert all(node.describe_parameter(name).description for name in names)
+    node.destroy_node()
+
+
+def test_values_are_read_and_whole_numbers_taken_for_numbers() -> None:
+    given = parameters(control_period=1, limits__vx=0.5, lidar__yaw=1.5, stamped=True)
+    assert (given.control_period, given.vx, given.stamped) == (1.0, 0.5, True)
+    assert given.mount == Pose2D(0.0, 0.0, 1.5)
+
+
+def test_limits_come_from_the_robot_where_no_parameter_states_one() -> None:
+    robot = RobotSpec("slow", "differential", Footprint(radius=0.2), Limits(vx=0.3, wz=1.0), Lidar(beams=90))
+    config = parameters(limits__wz=0.5).navigator_config(robot)
+    assert (config.vx, config.wz, config.ax) == (0.3, 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"polcy": "x"}, "unknown parameter 'polcy', the nearest known one is 'policy'"),
+        ({"goal_tolerance": -1.0}, "goal_tolerance"),
+        ({"control_period": "fast"}, "parameter 'control_period' is 'fast', expected a number"),
+        ({"lidar__yaw": 10.0}, "parameter 'lidar.yaw' is 10.0, expected -7.0 to 7.0"),
+        ({"stamped": "yes"}, "stamped"),
+    ],
+)
+def test_bad_value_is_refused_by_name(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        parameters(**values)
