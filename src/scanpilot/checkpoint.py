@@ -115,16 +115,43 @@ def load_policy(path: str | Path) -> Policy:
     path = Path(path)
     if not (path / MANIFEST).is_file() and (path / "policy" / MANIFEST).is_file():
         path = path / "policy"
-    # Resolve links once: `latest` may move while the files are being read.
-    directory = path.resolve()
+    while True:
+        # Resolve links once: `latest` may move while the files are being read.
+        directory = _resolve(path)
+        try:
+            return _load_directory(directory)
+        except CheckpointError as error:
+            # Read so slowly that five newer ones were published and this one pruned: take the newest.
+            if not isinstance(error.__cause__, FileNotFoundError) or _resolve(path) == directory:
+                raise
+
+
+def _resolve(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: cannot be followed: {error}") from error
+
+
+def _load_directory(directory: Path) -> Policy:
     document = _read_manifest(directory / MANIFEST)
     manifest = _parse_manifest(document, directory / MANIFEST)
-    network, decoder = new_networks(manifest)
+    network, decoder = _empty_networks(manifest, directory / MANIFEST)
     for name, module in ((ACTOR, network), (DECODER, decoder)):
         _load_weights(directory / name, module, str(document["files"][name]))
     policy = Policy(manifest, network, decoder, str(document["manifest_sha256"])[:12])
     _warm_up(policy, directory)
     return policy
+
+
+def _empty_networks(manifest: PolicyManifest, path: Path) -> tuple[PolicyNetwork, nn.Module]:
+    """Networks without memory for their weights, so that absurd sizes cost nothing."""
+    try:
+        with torch.device("meta"):
+            return new_networks(manifest)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{path}: networks of the sizes it states cannot be made: {reason}") from error
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -159,16 +186,21 @@ def _parse_manifest(document: dict[str, Any], path: Path) -> PolicyManifest:
             raise CheckpointError(str(error)) from error
 
     period, name = document.get("control_period"), document.get("name")
-    if not isinstance(period, float) or not 0.0 < period <= 2.0 or not isinstance(name, str):
-        raise CheckpointError(f"{path}: control_period {period!r} or name {name!r} is not usable")
+    if not isinstance(period, (int, float)) or isinstance(period, bool) or not 0.0 < period <= 2.0:
+        raise CheckpointError(f"{path}: control_period {period!r} is not usable")
+    if not isinstance(name, str):
+        raise CheckpointError(f"{path}: name {name!r} is not text")
+    summaries = {key: document.get(key, {}) for key in ("training", "evaluation")}
+    for key, summary in summaries.items():
+        if not isinstance(summary, dict):
+            raise CheckpointError(f"{path}: {key!r} is not a group of keys")
     return PolicyManifest(
         name=name,
         robot=part(RobotSpec, "robot"),
         observation=part(ObservationSpec, "observation"),
         network=part(NetworkConfig, "network"),
-        control_period=period,
-        training=dict(document.get("training") or {}),
-        evaluation=dict(document.get("evaluation") or {}),
+        control_period=float(period),
+        **summaries,
     )
 
 
@@ -186,9 +218,12 @@ def _load_weights(path: Path, module: nn.Module, expected_hash: str) -> None:
             raise CheckpointError(
                 f"{path}: {name} has shape {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}"
             )
+        if tensor.dtype != wanted[name].dtype:
+            raise CheckpointError(f"{path}: {name} is of {tensor.dtype}, expected {wanted[name].dtype}")
         if not torch.isfinite(tensor).all():
             raise CheckpointError(f"{path}: {name} holds a number that is not finite")
-    module.load_state_dict(tensors)
+    # Cloned: parsed tensors are views of the file's bytes.
+    module.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
 
 
 def _parse(data: bytes, path: Path) -> dict[str, Tensor]:
@@ -228,7 +263,12 @@ def write_state(directory: Path, tree: dict[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     plain = _lift_tensors(tree, "", tensors)
     data = serialise_tensors(tensors)
-    document = {"schema_version": SCHEMA_VERSION, "tensors_sha256": _sha256(data), "state": plain}
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "tensors_sha256": _sha256(data),
+        "state_sha256": _state_hash(plain),
+        "state": plain,
+    }
     _write_directory(directory, {_TENSORS: data, _STATE: json.dumps(document).encode()})
 
 
@@ -242,11 +282,17 @@ def read_state(directory: Path) -> dict[str, Any]:
     path = directory / _STATE
     try:
         document = json.loads(_read(path, _MAX_WEIGHTS))
-        version, expected, plain = (document[k] for k in ("schema_version", "tensors_sha256", "state"))
+        version = document["schema_version"]
+        if version != SCHEMA_VERSION:
+            raise CheckpointError(f"{path}: schema version {version!r}, this release reads {SCHEMA_VERSION}")
+        expected, plain = document["tensors_sha256"], document["state"]
+        intact = document["state_sha256"] == _state_hash(plain)
+    except CheckpointError:
+        raise
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a training state: {error}") from error
-    if version != SCHEMA_VERSION:
-        raise CheckpointError(f"{path}: schema version {version!r}, this release reads {SCHEMA_VERSION}")
+    if not intact:
+        raise CheckpointError(f"{path}: does not match its own checksum: damaged or edited by hand")
     data = _read(directory / _TENSORS, None)
     if _sha256(data) != expected:
         raise CheckpointError(f"{directory / _TENSORS}: does not match the checksum in {_STATE}")
@@ -267,7 +313,9 @@ def _lift_tensors(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         tensors[path] = tree.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {_TENSOR: path}
     if isinstance(tree, dict):
-        return {str(k): _lift_tensors(v, f"{path}/{k}", tensors) for k, v in tree.items()}
+        # Escaped as in a JSON pointer, so that {"a/b": ...} and {"a": {"b": ...}} stay apart.
+        keys = {k: str(k).replace("~", "~0").replace("/", "~1") for k in tree}
+        return {str(k): _lift_tensors(v, f"{path}/{keys[k]}", tensors) for k, v in tree.items()}
     if isinstance(tree, (list, tuple)):
         return [_lift_tensors(v, f"{path}/{i}", tensors) for i, v in enumerate(tree)]
     if isinstance(tree, np.generic):
@@ -298,6 +346,10 @@ def _finite_state(module: nn.Module, name: str) -> dict[str, Tensor]:
 def _manifest_hash(document: dict[str, Any]) -> str:
     rest = {k: v for k, v in document.items() if k != "manifest_sha256"}
     return _sha256(json.dumps(rest, sort_keys=True).encode())
+
+
+def _state_hash(plain: Any) -> str:
+    return _sha256(json.dumps(plain, sort_keys=True).encode())
 
 
 def _sha256(data: bytes) -> str:
@@ -340,7 +392,11 @@ def _replace_directory(new: Path, directory: Path) -> None:
     # a reader then fails to find it and tries again; who must not wait uses `publish`.
     old = new.with_name(new.name + ".old")
     os.rename(directory, old)
-    os.rename(new, directory)
+    try:
+        os.rename(new, directory)
+    except OSError:
+        os.rename(old, directory)
+        raise
     shutil.rmtree(old)
 
 
