@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -10,28 +11,42 @@ from PIL import Image
 from scanpilot.types import BoolArray, DoubleArray
 
 _Corner = tuple[int, int]
+_Pixels = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-def read_grey(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """First channel of an image, ``(rows, columns)`` in 0..255, top row first; alpha is ignored.
+def read_channels(path: Path) -> tuple[_Pixels, _Pixels]:
+    """Colour channels ``(rows, columns, 1 or 3)`` and alpha ``(rows, columns)`` of an image, top row first.
+
+    Whatever the image's kind (1, 8 or 16 bits, grey, palette, with or without alpha), values are
+    0 to 255.
 
     Raises:
         OSError, ValueError: not an image, or none that can be decoded.
     """
-    with Image.open(path) as image:
-        if image.mode in ("I;16", "I;16B", "I;16L", "I"):
-            grey = np.asarray(image.convert("I"), dtype=np.float64)
-            return grey / 257.0 if grey.max() > 255.0 else grey
-        if image.mode == "F":
-            return np.asarray(image, dtype=np.float64)
-        if image.mode in ("L", "LA"):
-            return np.asarray(image.getchannel(0), dtype=np.float64)
-        return np.asarray(image.convert("RGB"), dtype=np.float64)[:, :, 0]
+    try:
+        with Image.open(path) as image:
+            if image.mode.startswith("I") or image.mode == "F":
+                grey = np.asarray(image, dtype=np.float64)
+                # 16-bit images are the only ones whose values exceed 255.
+                grey = (
+                    grey / 257.0 if image.mode.startswith("I;16") or grey.max(initial=0.0) > 255.0 else grey
+                )
+                return grey[:, :, None], np.full(grey.shape, 255.0)
+            pixels = np.asarray(image.convert("RGBA"), dtype=np.float64)
+            return pixels[:, :, :3], pixels[:, :, 3]
+    except (Image.DecompressionBombError, SyntaxError, EOFError, struct.error) as error:
+        # What Pillow raises for broken files besides OSError and ValueError.
+        raise ValueError(str(error)) from error
 
 
 def read_occupied(path: Path) -> BoolArray:
-    """Dark pixels (at most 127) of an image as a grid, row 0 lowest."""
-    return np.asarray(read_grey(path)[::-1] <= 127.0)
+    """Pixels whose first channel is at most 127 as a grid, row 0 lowest; alpha is ignored.
+
+    Raises:
+        OSError, ValueError: not an image, or none that can be decoded.
+    """
+    channels, _ = read_channels(path)
+    return np.asarray(channels[::-1, :, 0] <= 127.0)
 
 
 def outline_loops(occupied: BoolArray) -> list[DoubleArray]:

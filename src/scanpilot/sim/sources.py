@@ -18,7 +18,15 @@ _STREAMS: dict[Stream, int] = {
     "validation": generate.VALIDATION,
     "test": generate.TEST,
 }
-GENERATORS: dict[str, Callable[[int, int], World]] = {"clutter": generate.clutter}
+GENERATORS: dict[str, Callable[[int, int], World]] = {
+    "clutter": generate.clutter,
+    "rooms": generate.rooms,
+    "corridors": generate.corridors,
+    "office": generate.office,
+    "maze": generate.maze,
+    "cylinders": generate.cylinders,
+    "crowd": generate.crowd,
+}
 
 # Worlds of one seed before those of the next begin.
 _WORLDS_PER_SEED = 1_000_000

@@ -26,6 +26,10 @@ FlagArray = NDArray[np.uint8]
 ALL_HEIGHTS = (-math.inf, math.inf)
 
 
+class WorldFileError(ValueError):
+    """A world file that cannot be used; the message names file, line and what was expected."""
+
+
 @dataclass(frozen=True, eq=False)
 class Solid:
     """A body bounded by closed loops; a point is inside where an odd number of loops surround it.
@@ -149,6 +153,24 @@ def regular_polygon(x: float, y: float, radius: float, corners: int, yaw: float 
     """``(corners, 2)`` corners of a regular polygon."""
     angles = yaw + np.arange(corners) * (2.0 * math.pi / corners)
     return np.stack((x + radius * np.cos(angles), y + radius * np.sin(angles)), axis=1)
+
+
+def convex_hull(points: DoubleArray) -> DoubleArray:
+    """Corners of the convex hull, counter-clockwise, without corners in line (Andrew's chain)."""
+    ordered = sorted({(round(float(x), 9), round(float(y), 9)) for x, y in points})
+
+    def half(sequence: list[tuple[float, float]]) -> list[tuple[float, float]]:
+        chain: list[tuple[float, float]] = []
+        for p in sequence:
+            while len(chain) >= 2:
+                (ax, ay), (bx, by) = chain[-2], chain[-1]
+                if (bx - ax) * (p[1] - ay) - (by - ay) * (p[0] - ax) > 3e-8:
+                    break
+                chain.pop()
+            chain.append(p)
+        return chain[:-1]
+
+    return np.array(half(ordered) + half(ordered[::-1]), dtype=np.float64).reshape(-1, 2)
 
 
 def signed_area(loop: DoubleArray) -> float:

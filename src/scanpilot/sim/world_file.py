@@ -21,13 +21,20 @@ import numpy as np
 from scanpilot.geometry import compose, transform_points
 from scanpilot.robot import Footprint, Kinematics, Lidar, Limits, RobotSpec
 from scanpilot.sim.bitmap import outline_loops, read_occupied
-from scanpilot.sim.world import PlacedLidar, PlacedRobot, Solid, World, box, build_world, cut
+from scanpilot.sim.map_file import read_map_file
+from scanpilot.sim.sdf_file import read_sdf_file
+from scanpilot.sim.world import (
+    PlacedLidar,
+    PlacedRobot,
+    Solid,
+    World,
+    WorldFileError,
+    box,
+    build_world,
+    convex_hull,
+    cut,
+)
 from scanpilot.types import DoubleArray, Pose2D
-
-
-class WorldFileError(ValueError):
-    """A world file that cannot be used; the message names file, line and what was expected."""
-
 
 # --- text -> tokens ---------------------------------------------------------------------------------------
 
@@ -587,24 +594,6 @@ def _boundary(
     ]
 
 
-def convex_hull(points: DoubleArray) -> DoubleArray:
-    """Corners of the convex hull, counter-clockwise, without corners in line (Andrew's chain)."""
-    ordered = sorted({(round(float(x), 9), round(float(y), 9)) for x, y in points})
-
-    def half(sequence: list[tuple[float, float]]) -> list[tuple[float, float]]:
-        chain: list[tuple[float, float]] = []
-        for p in sequence:
-            while len(chain) >= 2:
-                (ax, ay), (bx, by) = chain[-2], chain[-1]
-                if (bx - ax) * (p[1] - ay) - (by - ay) * (p[0] - ax) > 1e-10:
-                    break
-                chain.pop()
-            chain.append(p)
-        return chain[:-1]
-
-    return np.array(half(ordered) + half(ordered[::-1]), dtype=np.float64).reshape(-1, 2)
-
-
 # --- what others call -------------------------------------------------------------------------------------
 
 
@@ -633,15 +622,31 @@ def read_world_file(path: str | Path, *, stage_cells: bool = False) -> World:
 
 
 def load_world(path: str | Path) -> World:
-    """Read a world file of any kind that is known, told apart by its suffix.
+    """Read a world file of any kind that is known: Stage, map_server's YAML, Gazebo's SDF.
+
+    Stage and Gazebo both call theirs ``.world``; Gazebo's begin with ``<``.
 
     Raises:
         WorldFileError: names file, line where there is one, and what was expected.
     """
     path = Path(path)
+    if path.suffix in (".yaml", ".yml"):
+        return read_map_file(path)
+    if path.suffix == ".sdf" or (path.suffix == ".world" and _is_xml(path)):
+        return read_sdf_file(path)
     if path.suffix == ".world":
         return read_world_file(path)
-    raise WorldFileError(f"{path}: unknown kind of world file {path.suffix!r}, expected .world")
+    raise WorldFileError(
+        f"{path}: unknown kind of world file {path.suffix!r}, expected .world, .sdf or .yaml"
+    )
+
+
+def _is_xml(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+    except OSError:
+        return False
 
 
 def main_lidar(robot: PlacedRobot) -> PlacedLidar | None:
