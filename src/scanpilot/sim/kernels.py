@@ -948,6 +948,125 @@ def _advance_odometry(
     odometry[robot, 2] = (heading + math.pi) % (2.0 * math.pi) - math.pi
 
 
+# --- walkers ----------------------------------------------------------------------------------------------
+
+
+@_compiled
+def walk(
+    geometry: Geometry,
+    body: Body,
+    poses: DoubleArray,
+    robots_per_world: int,
+    targets: DoubleArray,
+    speeds: DoubleArray,
+    duration: float,
+    margin: float,
+) -> None:
+    """Move the discs of all worlds towards ``(W, M, 2)`` targets at ``(W, M)`` speeds; they move in turn.
+
+    Each leans away and aside from discs and robots in its way, and stands still rather than come
+    nearer than ``margin`` to anything.
+    """
+    movers = geometry.movers
+    for w in range(movers.shape[0]):
+        first = w * robots_per_world
+        for m in range(movers.shape[1]):
+            radius = movers[w, m, 2]
+            if radius <= 0.0:
+                continue
+            x, y = movers[w, m, 0], movers[w, m, 1]
+            dx, dy = targets[w, m, 0] - x, targets[w, m, 1] - y
+            distance = math.hypot(dx, dy)
+            if distance < 1e-9 or speeds[w, m] <= 0.0:
+                continue
+            ux, uy = dx / distance, dy / distance
+            lean_x, lean_y = ux, uy
+            for other in range(movers.shape[1]):
+                if other != m and movers[w, other, 2] > 0.0:
+                    lean = _lean(
+                        ux, uy, movers[w, other, 0] - x, movers[w, other, 1] - y, radius + movers[w, other, 2]
+                    )
+                    lean_x, lean_y = lean_x + lean[0], lean_y + lean[1]
+            for robot in range(first, first + robots_per_world):
+                lean = _lean(ux, uy, poses[robot, 0] - x, poses[robot, 1] - y, radius + body.radius)
+                lean_x, lean_y = lean_x + lean[0], lean_y + lean[1]
+            norm = max(math.hypot(lean_x, lean_y), 1e-9)
+            length = min(speeds[w, m] * duration, distance)
+            # As it leans, else straight on, else not at all.
+            if not _stride(
+                geometry,
+                w,
+                m,
+                body,
+                poses,
+                first,
+                robots_per_world,
+                lean_x / norm,
+                lean_y / norm,
+                length,
+                margin,
+            ):
+                _stride(geometry, w, m, body, poses, first, robots_per_world, ux, uy, length, margin)
+
+
+@_compiled
+def _lean(ux: float, uy: float, x: float, y: float, contact: float) -> tuple[float, float]:
+    """How a walker with heading (ux, uy) is pushed by someone at (x, y) that it touches at ``contact``."""
+    distance = math.hypot(x, y)
+    gap = distance - contact
+    if gap > 1.5 or distance < 1e-9:
+        return 0.0, 0.0
+    x, y = x / distance, y / distance
+    ahead = ux * x + uy * y
+    if ahead < -0.2:
+        return 0.0, 0.0
+    push = 1.5 * math.exp(-max(gap, 0.0) / 0.4)
+    # Aside to the right of the other, so that two who meet pass each other.
+    return push * (-0.6 * x + 0.8 * y), push * (-0.6 * y - 0.8 * x)
+
+
+@_compiled
+def _stride(
+    geometry: Geometry,
+    w: int,
+    m: int,
+    body: Body,
+    poses: DoubleArray,
+    first: int,
+    robots_per_world: int,
+    ux: float,
+    uy: float,
+    length: float,
+    margin: float,
+) -> bool:
+    """Move one disc if every tenth of a metre of the way is free; returns whether it moved."""
+    movers = geometry.movers
+    radius = movers[w, m, 2]
+    point = Body(body.polygon[:0], radius, body.polygon[:0], radius, True, True)
+    pieces = int(length / 0.1) + 1
+    for piece in range(1, pieces + 1):
+        x = movers[w, m, 0] + ux * length * piece / pieces
+        y = movers[w, m, 1] + uy * length * piece / pieces
+        for other in range(movers.shape[1]):
+            if other != m and movers[w, other, 2] > 0.0:
+                apart = radius + movers[w, other, 2] + margin
+                if (movers[w, other, 0] - x) ** 2 + (movers[w, other, 1] - y) ** 2 < apart * apart:
+                    return False
+        for robot in range(first, first + robots_per_world):
+            cos, sin = math.cos(poses[robot, 2]), math.sin(poses[robot, 2])
+            limit = margin + 1.0
+            if (
+                _disc_clearance(body, x - poses[robot, 0], y - poses[robot, 1], radius, cos, sin, limit)
+                < margin
+            ):
+                return False
+        if static_clearance(geometry, w, point, x, y, 1.0, 0.0, margin + 0.1) < margin:
+            return False
+    movers[w, m, 0] += ux * length
+    movers[w, m, 1] += uy * length
+    return True
+
+
 # --- noise ------------------------------------------------------------------------------------------------
 
 

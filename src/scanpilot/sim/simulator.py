@@ -306,6 +306,23 @@ class Simulator:
         """Say where the moving discs are: ``(W, M, 3)`` x, y, radius; a radius below 0 is none."""
         self._geometry.movers[:] = movers
 
+    def movers(self) -> DoubleArray:
+        """Where the moving discs are, ``(W, M, 3)`` as `set_movers` takes them; a copy."""
+        return np.array(self._geometry.movers)
+
+    def walk(self, targets: DoubleArray, speeds: DoubleArray, duration: float, margin: float) -> None:
+        """Move the discs towards ``(W, M, 2)`` targets at ``(W, M)`` m/s, ``margin`` clear of everything."""
+        kernels.walk(
+            self._geometry,
+            self._body,
+            self.poses,
+            self.robots_per_world,
+            targets,
+            speeds,
+            float(duration),
+            float(margin),
+        )
+
     def step(self, commands: DoubleArray | FloatArray, duration: float) -> BoolArray:
         """Drive all robots for ``duration`` seconds towards ``(N, 3)`` target velocities.
 
