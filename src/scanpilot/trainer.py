@@ -144,13 +144,18 @@ class Trainer:
         self._rng = np.random.default_rng(seed)
         self.steps = 0
         self.best: dict[str, Any] | None = None
+        self._not_published: OSError | None = None
         self._validated = 0
         self._seconds = 0.0
         self._recent: deque[str] = deque(maxlen=500)
         self._losses: dict[str, Any] = {}
 
     def train(self) -> dict[str, Any]:
-        """Train until the budget is used up; returns the summary of the best validation."""
+        """Train until the budget is used up; returns the summary of the best validation.
+
+        Raises:
+            OSError: not one policy could be published; the training state is saved if it could be.
+        """
         started, saved = time.monotonic() - self._seconds, time.monotonic()
         while True:
             self._seconds = time.monotonic() - started
@@ -167,7 +172,9 @@ class Trainer:
             self._learn()
             self._report(fraction)
         self.save()
-        assert self.best is not None
+        if self.best is None:
+            assert self._not_published is not None
+            raise self._not_published
         return self.best
 
     def _validations_due(self, fraction: float) -> int:
@@ -195,7 +202,8 @@ class Trainer:
     def _note_outcomes(self, result: StepResult) -> None:
         self._recent.extend(["success"] * int(result.reached.sum()))
         self._recent.extend(["collision"] * int(result.collided.sum()))
-        timed_out = result.truncated & ~result.terminated
+        # Not those cut because their world gave way: they say nothing of the policy.
+        timed_out = result.info.get("timed_out", result.truncated) & ~result.terminated
         self._recent.extend(["timeout"] * int(timed_out.sum()))
 
     def _report(self, fraction: float) -> None:
@@ -217,7 +225,6 @@ class Trainer:
         # On a tie the later policy has seen more.
         if self.best is not None and summary["success"] < self.best["success"]:
             return
-        self.best = summary
         manifest = PolicyManifest(
             name=self._manifest.name,
             robot=self._manifest.robot,
@@ -233,9 +240,15 @@ class Trainer:
             },
             evaluation={"validation": summary},
         )
-        checkpoint.publish(
-            self._run, manifest, self._agent.average_network, self._agent.average_decoder, self.steps
-        )
+        try:
+            checkpoint.publish(
+                self._run, manifest, self._agent.average_network, self._agent.average_decoder, self.steps
+            )
+        except OSError as error:
+            logger.error("policy not published to %s: %s", self._run, error)
+            self._not_published = error
+            return
+        self.best = summary
 
     def save(self) -> None:
         """Write all that `restore` needs; a full disk is reported, and training goes on."""

@@ -1,14 +1,23 @@
 """A whole small training run: reproducible, resumable, publishing what it says it publishes."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from scanpilot import checkpoint, resources, training
 from scanpilot.configuration import ConfigurationError
-from scanpilot.trainer import Budget
+from scanpilot.networks import NetworkConfig
+from scanpilot.observation import ObservationSpec
+from scanpilot.policy import PolicyManifest
+from scanpilot.replay_buffer import ReplayBuffer
+from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
+from scanpilot.sac_ae_caps import AgentConfig, SacAeCaps
+from scanpilot.trainer import Budget, TrainConfig, Trainer
+from scanpilot.types import StepResult, Triplet
 
 SMALL = (
     "fleet.worlds=2",
@@ -114,3 +123,180 @@ def test_a_budget_is_minutes_or_steps() -> None:
     for wrong in ({}, {"minutes": 1.0, "steps": 1}, {"minutes": 0.0}):
         with pytest.raises(ValueError, match=r"budget|either"):
             Budget(**wrong)
+
+
+# The trainer's own decisions, with a fleet and a learner of straw.
+
+SPEC = ObservationSpec(beams=36, frames=2)
+NETWORK = NetworkConfig(filters=4, feature=8, actor_hidden=(8,), critic_hidden=(8,))
+ROBOT = RobotSpec("straw", "differential", Footprint(radius=0.2), Limits(vx=1.0, wz=1.0), Lidar(beams=36))
+
+
+class StrawFleet:
+    """Two robots that go nowhere; what ends their episodes is told to them."""
+
+    num_robots, robot, observation = 2, ROBOT, SPEC
+
+    def __init__(self) -> None:
+        self.actions: list[np.ndarray] = []
+        self.ends: dict[str, list[bool]] = {}
+
+    def observe(self) -> Triplet:
+        return Triplet(
+            np.ones((2, 2, 36), np.float32), np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
+        )
+
+    def step(self, actions: np.ndarray) -> StepResult:
+        self.actions.append(actions)
+        end = {
+            name: np.array(self.ends.get(name, [False, False]))
+            for name in ("reached", "collided", "truncated", "timed_out")
+        }
+        return StepResult(
+            self.observe(),
+            actions,
+            np.zeros(2, np.float32),
+            end["reached"] | end["collided"],
+            end["truncated"],
+            end["reached"],
+            end["collided"],
+            {"timed_out": end["timed_out"]},
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Notes:
+    """A log that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.numbers: list[dict[str, float]] = []
+        self.validations: list[dict[str, Any]] = []
+
+    def due(self) -> bool:
+        return True
+
+    def progress(
+        self, fraction: float, seconds: float, steps: int, updates: int, numbers: dict[str, float]
+    ) -> None:
+        self.numbers.append(numbers)
+
+    def validation(self, seconds: float, steps: int, updates: int, summary: dict[str, Any]) -> None:
+        self.validations.append(summary)
+
+
+def straw(run: Path, successes: Sequence[float] = (0.5,), **config: Any) -> tuple[Trainer, StrawFleet, Notes]:
+    settings = TrainConfig(
+        agent=AgentConfig(network=NETWORK, batch_size=4),
+        replay_capacity=64,
+        **{
+            "warmup_steps": 10,
+            "updates_per_step": 1,
+            "validations": len(successes),
+            "validate_from": 0.0,
+            **config,
+        },
+    )
+    fleet, notes, results = StrawFleet(), Notes(), iter(successes)
+    trainer = Trainer(
+        fleet=fleet,
+        agent=SacAeCaps(SPEC, np.array([True, False, True]), settings.agent, 0),
+        replay=ReplayBuffer(64, SPEC.scan_shape, 0),
+        manifest=PolicyManifest("straw", ROBOT, SPEC, NETWORK, 0.2),
+        config=settings,
+        budget=Budget(steps=40),
+        run=run,
+        validate=lambda act: {"success": next(results)},
+        log=notes,  # type: ignore[arg-type]
+        seed=0,
+    )
+    return trainer, fleet, notes
+
+
+def test_the_warm_up_draws_actions_evenly_and_learns_nothing(tmp_path: Path) -> None:
+    trainer, fleet, notes = straw(tmp_path, warmup_steps=40)
+    trainer.train()
+    drawn = np.concatenate(fleet.actions)
+    assert len(drawn) == 40
+    assert drawn.min(0).tolist() == pytest.approx([0.0, -1.0, -1.0], abs=0.25)
+    assert drawn.max(0).tolist() == pytest.approx([1.0, 1.0, 1.0], abs=0.25)
+    assert (drawn[:, 0] >= 0.0).all()
+    # The last step ends the warm-up, and the first update belongs to it.
+    assert all("losses/critic" not in numbers for numbers in notes.numbers[:-1])
+
+
+def test_validations_are_spread_over_the_budget_and_the_best_is_published(tmp_path: Path) -> None:
+    # At fractions 0, 1/4, 1/2, 3/4 and 1 of 40 steps; the third ties with the second, and is later.
+    trainer, _, notes = straw(tmp_path, successes=(0.2, 0.6, 0.6, 0.1, 0.5))
+    assert trainer.train() == {"success": 0.6}
+    assert [v["success"] for v in notes.validations] == [0.2, 0.6, 0.6, 0.1, 0.5]
+    manifest = checkpoint.load_policy(tmp_path).manifest
+    assert manifest.training["steps"] == 20
+    assert manifest.evaluation["validation"] == {"success": 0.6}
+
+
+def test_a_world_that_gives_way_is_no_time_out_in_the_live_numbers(tmp_path: Path) -> None:
+    trainer, fleet, notes = straw(tmp_path)
+    fleet.ends = {"reached": [True, False], "truncated": [False, True]}
+    trainer.train()
+    # Robot 0 arrives in every episode that ended of itself; robot 1 was interrupted.
+    assert notes.numbers[-1]["charts/success"] == 1.0
+    assert notes.numbers[-1]["charts/timeout"] == 0.0
+    fleet.ends = {"truncated": [True, True], "timed_out": [True, True]}
+    trainer._collect()
+    trainer._report(1.0)
+    assert notes.numbers[-1]["charts/timeout"] > 0.0
+
+
+@pytest.mark.parametrize("at", ["publication", "save"])
+def test_a_full_disk_in_the_middle_does_not_end_the_training(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, _, notes = straw(tmp_path, successes=(0.9, 0.4), save_seconds=-1.0 if at == "save" else 1e9)
+    failed = []
+    name = "publish" if at == "publication" else "write_state"
+    original = getattr(checkpoint, name)
+
+    def once(*args: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise OSError(28, "No space left on device")
+        return original(*args)
+
+    monkeypatch.setattr(checkpoint, name, once)
+    best = trainer.train()
+    assert "No space left" in caplog.text
+    assert trainer.steps == 40
+    assert len(notes.validations) == 2
+    # What could not be published is not the best that there is.
+    assert best == {"success": 0.4 if at == "publication" else 0.9}
+    assert checkpoint.load_policy(tmp_path).manifest.evaluation["validation"] == best
+    assert checkpoint.read_state(tmp_path / "training")["steps"] == 40
+
+
+def test_a_run_that_cannot_publish_at_all_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, _, _ = straw(tmp_path)
+
+    def full(*args: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "publish", full)
+    with pytest.raises(OSError, match="No space left"):
+        trainer.train()
+    # The training itself is not lost.
+    assert checkpoint.read_state(tmp_path / "training")["steps"] == 40
+
+
+@pytest.mark.parametrize(
+    "bad", [{"replay_capacity": 3}, {"validate_from": 1.0}, {"updates_per_step": 0}, {"validations": 0}]
+)
+def test_impossible_runs_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        TrainConfig(agent=AgentConfig(network=NETWORK, batch_size=4), **bad)
