@@ -203,7 +203,7 @@ class Trainer:
         self._recent.extend(["success"] * int(result.reached.sum()))
         self._recent.extend(["collision"] * int(result.collided.sum()))
         # Not those cut because their world gave way: they say nothing of the policy.
-        timed_out = result.info.get("timed_out", result.truncated) & ~result.terminated
+        timed_out = result.info.get("timed_out", result.truncated).astype(np.bool_) & ~result.terminated
         self._recent.extend(["timeout"] * int(timed_out.sum()))
 
     def _report(self, fraction: float) -> None:
