@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,8 @@ from scanpilot.sim.world import (
     build_world,
     convex_hull,
     cut,
+    points_in_loop,
+    regular_polygon,
 )
 from scanpilot.types import DoubleArray, Pose2D
 
@@ -342,7 +345,8 @@ class _Builder:
         interval = root.number("interval_sim", 100.0) / 1000.0
         if not 0.0 < interval < 1e4:
             raise root.error("interval_sim", f"interval_sim is {1000 * interval} ms, expected more than 0")
-        world = build_world(name, self.solids, robots=self.robots, interval=interval)
+        solids = [_hollow_around(solid, self.robots) for solid in self.solids]
+        world = build_world(name, solids, robots=self.robots, interval=interval)
         return cut_for(world, self.robots[0]) if self.robots else world
 
     def _static(self, entity: _Entity, frame: _Frame, name: str) -> None:
@@ -548,6 +552,15 @@ class _Builder:
         return PlacedLidar(lidar, frame.z + 0.5 * size_z)
 
 
+def _hollow_around(solid: Solid, robots: list[PlacedRobot]) -> Solid:
+    """Stage draws outlines only: what holds a robot is a room to it, seen and hit from inside too."""
+    centres = np.array([robot.pose[:2] for robot in robots]).reshape(-1, 2)
+    if len(solid.loops) != 1 or not points_in_loop(centres, solid.loops[0]).any():
+        return solid
+    loop = solid.loops[0]
+    return replace(solid, loops=(loop, loop[::-1].copy()), oriented=True)
+
+
 def _in_cells(loop: DoubleArray, cell: float) -> DoubleArray:
     """Edges of a bitmap where Stage has them: at the lower border of the cell it draws them into."""
     along_axes = np.abs(loop - np.roll(loop, 1, axis=0)).min(axis=1).max() < 1e-9
@@ -717,3 +730,63 @@ def robot_spec(
         # The front wheels of Stage's car turn by up to its rotation bound.
         turning_radius=robot.wheelbase / math.tan(min(wz, 1.2)) if robot.kinematics == "car" else 0.0,
     )
+
+
+def write_world_file(world: World, path: str | Path) -> None:
+    """Write a world as a Stage ``.world`` file, without robots.
+
+    Bodies become models of blocks; those with holes are cut into slabs without. Discs become
+    polygons of 32 corners. Heights without end become 1 m.
+    """
+    lines = [
+        f"# {world.name}, written by scanpilot",
+        f"interval_sim {1000.0 * world.interval:.6f}".rstrip("0").rstrip("."),
+        "resolution 0.02",
+    ]
+    for index, solid in enumerate(world.solids):
+        lines += _model_lines(index, solid)
+    for index, disc in enumerate(world.discs, start=len(world.solids)):
+        outline = regular_polygon(disc.x, disc.y, disc.radius, 32)
+        solid = Solid((outline,), disc.z, disc.obstacle, disc.visible, disc.color)
+        lines += _model_lines(index, solid)
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _model_lines(index: int, solid: Solid) -> list[str]:
+    corners = np.concatenate(solid.loops)
+    low, high = corners.min(axis=0), corners.max(axis=0)
+    x, y = 0.5 * (low + high)
+    # A thin wall has no width to scale to; Stage needs some.
+    width, depth = np.maximum(high - low, 1e-4)
+    bottom = solid.z[0] if math.isfinite(solid.z[0]) else 0.0
+    top = solid.z[1] if math.isfinite(solid.z[1]) else bottom + 1.0
+    name = re.sub(r'["\n]', "_", solid.name) or f"model_{index}"
+    lines = [
+        f'model ( name "{name}" pose [ {x:.9f} {y:.9f} {bottom:.6f} 0 ]',
+        f"  size [ {width:.9f} {depth:.9f} {top - bottom:.6f} ]",
+        f'  color "{re.sub(chr(34), "", solid.color)}" obstacle_return {int(solid.obstacle)} '
+        f"ranger_return {1 if solid.visible else -1}",
+    ]
+    for loop in solid.loops if len(solid.loops) == 1 else _slabs(solid.loops):
+        points = " ".join(f"point[{k}] [ {px:.9f} {py:.9f} ]" for k, (px, py) in enumerate(loop))
+        lines.append(f"  block ( points {len(loop)} {points} z [ 0 1 ] )")
+    lines.append(")")
+    return lines
+
+
+def _slabs(loops: tuple[DoubleArray, ...]) -> list[DoubleArray]:
+    """The inside of several loops as quadrilaterals between the heights of all corners."""
+    edges = np.concatenate([np.hstack((loop, np.roll(loop, -1, axis=0))) for loop in loops])
+    edges = np.where((edges[:, 1] > edges[:, 3])[:, None], edges[:, [2, 3, 0, 1]], edges)
+    heights = np.unique(np.round(edges[:, [1, 3]], 9))
+    slabs = []
+    for low, high in pairwise(heights):
+        x0, y0, x1, y1 = edges[(edges[:, 1] <= low + 1e-9) & (edges[:, 3] >= high - 1e-9)].T
+        slope = (x1 - x0) / (y1 - y0)
+        ends = np.stack((x0 + (low - y0) * slope, x0 + (high - y0) * slope), axis=1)
+        ends = ends[np.argsort(ends.sum(axis=1))]
+        slabs += [
+            np.array([(a[0], low), (b[0], low), (b[1], high), (a[1], high)])
+            for a, b in zip(ends[::2], ends[1::2], strict=False)
+        ]
+    return slabs
