@@ -205,7 +205,7 @@ def test_sensor_and_position_defaults(tmp_path: Path) -> None:
 def test_height_and_returns_decide_what_is_seen_and_hit(tmp_path: Path) -> None:
     world = read(
         tmp_path,
-        """position ( size [ 0.4 0.4 0.2 ] ranger ( pose [ 0 0 0 0 ] sensor ( samples 3 fov 90 ) ) )
+        """position ( pose [ 3 0 0 0 ] size [ 0.4 0.4 0.2 ] ranger ( pose [ 0 0 0 0 ] sensor ( samples 3 fov 90 ) ) )
         model ( name "kerb" size [ 1 1 0.1 ] )
         model ( name "shelf" size [ 1 1 0.1 ] pose [ 0 0 0.205 0 ] )
         model ( name "ghost" size [ 1 1 1 ] obstacle_return 0 )
@@ -228,7 +228,8 @@ def test_a_block_around_a_robot_is_a_room(tmp_path: Path) -> None:
     world = read(
         tmp_path,
         """model ( name "room" size [ 6 4 1 ] )
-        position ( pose [ 1 0 0 0 ] size [ 0.4 0.4 0.4 ] ranger ( sensor ( fov 180 samples 3 range [ 0 9 ] ) ) )""",
+        position ( pose [ 1 0 0 0 ] size [ 0.4 0.4 0.4 ]
+          ranger ( sensor ( fov 180 samples 3 range [ 0 9 ] ) ) )""",
     )
     robot = world.robots[0]
     simulator = Simulator([world], robot_spec(robot), 1)
