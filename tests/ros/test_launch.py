@@ -37,6 +37,13 @@ def launch(start: Callable[..., Process], monkeypatch: pytest.MonkeyPatch) -> Ca
     return begin
 
 
+def ends_cleanly(process: Process) -> None:
+    """Ctrl-C: every node hears it from the terminal and may hear it again from launch."""
+    process.signal(signal.SIGINT)
+    assert process.wait() == 0, process.output
+    assert "process has died" not in process.output, process.output
+
+
 def test_simulation_starts_a_policy_node_for_each_robot(
     launch: Callable[..., Process], bench: Bench, policy: Path
 ) -> None:
@@ -63,8 +70,7 @@ def test_simulation_starts_a_policy_node_for_each_robot(
         assert until(lambda name=name: drives(name), 60.0), process.output
     assert process.code is None
 
-    process.signal(signal.SIGINT)
-    assert process.wait() == 0, process.output
+    ends_cleanly(process)
 
 
 def test_navigation_uses_the_names_of_the_driver(
@@ -77,8 +83,7 @@ def test_navigation_uses_the_names_of_the_driver(
     base.send_goal()
     assert until(lambda: moving(base.commands[-1].message), 20.0), process.output
 
-    process.signal(signal.SIGINT)
-    assert process.wait() == 0, process.output
+    ends_cleanly(process)
 
 
 @pytest.mark.parametrize(
