@@ -89,6 +89,7 @@ def test_every_kind_of_image_means_the_same(tmp_path: Path, mode: str) -> None:
         ("resolution: 0.5", "resolution: 0", "map.yaml:2: resolution is 0.0 m, expected more than 0"),
         ("resolution: 0.5", "resolution: .nan", "map.yaml:2: resolution is '.nan', expected a number"),
         ("origin: [1.0, 2.0, 0.0]", "origin: 3", "map.yaml:3: origin is not a list"),
+        ("resolution: 0.5", "resolution: ", "map.yaml:2: resolution is '', expected a number"),
         ("origin", "mode: best\norigin", "map.yaml:3: mode is 'best', expected one of trinary, scale, raw"),
         ("origin", "occupied_thresh: 7\norigin", "map.yaml:3: occupied_thresh is 7.0, expected 0 to 1"),
         ("image: map.png", "image: [", "not valid YAML"),

@@ -240,7 +240,15 @@ def _run(simulator: Simulator, commands: DoubleArray) -> list[np.ndarray]:
     return seen
 
 
-NOISY = SimulatorConfig(scan_noise=0.02, scan_dropout=0.05, scan_short=0.02, odometry_drift=0.02)
+NOISY = SimulatorConfig(
+    scan_noise=0.02,
+    scan_dropout=0.05,
+    scan_short=0.02,
+    odometry_drift=0.02,
+    velocity_error=0.02,
+    scan_latency=0.05,
+    vary=True,
+)
 
 
 @settings(max_examples=8, deadline=None)
@@ -288,3 +296,47 @@ def test_moving_discs_are_seen_and_hit() -> None:
     assert simulator.clearance()[0] == pytest.approx(0.5)
     assert drive(simulator, (2.0, 0.0, 0.0), 0.4) == [True]
     assert simulator.poses[0, 0] == pytest.approx(0.5, abs=3e-3)
+
+
+def test_latency_shows_the_world_as_it_was() -> None:
+    world = build_world("wall", [wall(5.0, -5.0, 5.0, 5.0)])
+    spec = robot(lidar=Lidar(beams=4, range_max=20.0))
+    late = placed(world, spec, scan_latency=0.25)
+    for _ in range(5):
+        drive(late, (1.0, 0.0, 0.0), 0.1)
+    assert late.poses[0, 0] == pytest.approx(0.5)
+    assert late.scan()[0, 2] == pytest.approx(5.0 - 0.25)
+    late.place([0], np.array([[2.0, 0.0, 0.0]]))
+    assert late.scan()[0, 2] == pytest.approx(3.0)
+
+
+def test_a_scan_that_takes_time_is_smeared() -> None:
+    world = build_world("wall", [wall(5.0, -50.0, 5.0, 50.0)])
+    lidar = Lidar(beams=8, angle_min=-0.001, angle_max=0.001, range_max=20.0)
+    slow = placed(world, robot(lidar=lidar), scan_duration=0.4)
+    for _ in range(6):
+        drive(slow, (1.0, 0.0, 0.0), 0.1)
+    # Eight beams at 0.375, 0.325, ... 0.025 s ago.
+    assert slow.scan()[0] == pytest.approx(4.4 + np.arange(0.375, 0.0, -0.05), abs=1e-5)
+
+
+def test_errors_are_drawn_when_a_robot_is_placed() -> None:
+    simulator = placed(EMPTY, None, (0.0, 0.0, 0.0), (0.0, 3.0, 0.0), velocity_error=0.1)
+    drive(simulator, (1.0, 0.0, 0.0), 1.0)
+    first = simulator.poses[:, 0].copy()
+    assert len(set(np.round(first, 9))) == 2
+    assert (np.abs(first - 1.0) < 0.5).all()
+    simulator.place([0], np.zeros((1, 3)))
+    drive(simulator, (1.0, 0.0, 0.0), 1.0)
+    assert simulator.poses[0, 0] != pytest.approx(first[0])
+    assert simulator.poses[1, 0] == pytest.approx(2.0 * first[1])
+
+
+def test_vary_gives_each_robot_its_share_of_noise() -> None:
+    world = build_world("wall", [wall(2.0, -50.0, 2.0, 50.0)])
+    spec = robot(lidar=Lidar(beams=500, angle_min=-0.01, angle_max=0.01, range_max=10.0))
+    poses = [(0.0, 3.0 * k, 0.0) for k in range(12)]
+    deviations = placed(world, spec, *poses, scan_noise=0.1, vary=True).scan().std(axis=1)
+    assert deviations.max() < 0.11
+    assert deviations.min() < 0.05
+    assert len(set(np.round(deviations, 3))) > 6

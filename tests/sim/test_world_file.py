@@ -205,7 +205,8 @@ def test_sensor_and_position_defaults(tmp_path: Path) -> None:
 def test_height_and_returns_decide_what_is_seen_and_hit(tmp_path: Path) -> None:
     world = read(
         tmp_path,
-        """position ( pose [ 3 0 0 0 ] size [ 0.4 0.4 0.2 ] ranger ( pose [ 0 0 0 0 ] sensor ( samples 3 fov 90 ) ) )
+        """position ( pose [ 3 0 0 0 ] size [ 0.4 0.4 0.2 ]
+          ranger ( pose [ 0 0 0 0 ] sensor ( samples 3 fov 90 ) ) )
         model ( name "kerb" size [ 1 1 0.1 ] )
         model ( name "shelf" size [ 1 1 0.1 ] pose [ 0 0 0.205 0 ] )
         model ( name "ghost" size [ 1 1 1 ] obstacle_return 0 )
@@ -243,6 +244,7 @@ def test_a_block_around_a_robot_is_a_room(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ('include "none.inc"', "test.world:1: include 'none.inc' not found"),
+        ('include "no\0ne.inc"', "test.world:1: include 'no\\x00ne.inc' not found"),
         ("include none", "test.world:1: include is followed by 'none', expected a file name in quotes"),
         ('\nmodel ( bitmap "none.png" )', "test.world:2: bitmap 'none.png' not found"),
         ("model (\n pose [ 1, 2 ] )", "test.world:2: cannot read ', 2 ] )'"),

@@ -1099,7 +1099,7 @@ def standard_normal(a: int, b: int, c: int, d: int) -> float:
 
 
 @_compiled
-def draw_drift(
+def draw_factors(
     seed: int,
     keys: IntArray,
     episodes: IntArray,
@@ -1107,7 +1107,7 @@ def draw_drift(
     deviation: DoubleArray,
     drift: DoubleArray,
 ) -> None:
-    """New odometry factors for some robots, 1 plus a normal error of the given deviations."""
+    """New constant factors for some robots, 1 plus a normal error of the given deviations."""
     for robot in robots:
         for axis in range(3):
             drift[robot, axis] = 1.0 + deviation[axis] * standard_normal(
@@ -1116,11 +1116,19 @@ def draw_drift(
 
 
 @_compiled
+def draw_shares(seed: int, keys: IntArray, episodes: IntArray, robots: IntArray, shares: DoubleArray) -> None:
+    """A new number in (0, 1) for each of some robots."""
+    for robot in robots:
+        shares[robot] = to_unit(hash_counters(seed, keys[robot], episodes[robot], 0))
+
+
+@_compiled
 def spoil_ranges(
     ranges: FloatArray,
     seed: int,
     keys: IntArray,
     ticks: IntArray,
+    severity: DoubleArray,
     deviation: float,
     proportional: float,
     dropout: float,
@@ -1131,17 +1139,18 @@ def spoil_ranges(
 ) -> None:
     """Noise, misses and short returns on the ranges of robots begin..end-1, from counters alone."""
     for robot in range(begin, end):
+        share = severity[robot]
         for k in range(ranges.shape[1]):
             r = float(ranges[robot, k])
             bits = hash_counters(seed + 1, keys[robot], ticks[robot], k)
             u = to_unit(bits)
-            if u < dropout:
+            if u < share * dropout:
                 ranges[robot, k] = range_max
                 continue
-            if u < dropout + short:
+            if u < share * (dropout + short):
                 ranges[robot, k] = r * to_unit(hash_counters(seed + 2, keys[robot], ticks[robot], k))
                 continue
             if r < range_max:
                 noise = standard_normal(seed + 3, keys[robot], ticks[robot], k)
-                r += noise * (deviation + proportional * r)
+                r += share * noise * (deviation + proportional * r)
                 ranges[robot, k] = min(max(r, 0.0), range_max)

@@ -59,7 +59,7 @@ class _Map:
                 value = float(value)
             except ValueError:
                 value = math.nan
-        if isinstance(value, (list, dict)) or not math.isfinite(value):
+        if not _is_finite(value):
             raise self.error(key, f"{key} is {self.nodes[key].value!r}, expected a number")
         return float(value)
 

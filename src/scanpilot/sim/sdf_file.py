@@ -73,8 +73,11 @@ class _Element:
 def _parse(path: Path) -> _Element:
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise WorldFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        # ValueError: a name with a zero byte.
+        raise WorldFileError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     parser = expat.ParserCreate()
     root = _Element("", {}, str(path), 1)
     stack = [root]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from scanpilot.geometry import wrap_angle
 from scanpilot.robot import Footprint, Lidar, RobotSpec
 from scanpilot.sim import kernels
 from scanpilot.sim.world import World
@@ -36,6 +37,12 @@ class SimulatorConfig:
         scan_short: probability of a beam to return something nearer, as from dust.
         odometry_drift: standard deviation of the constant relative error of odometry
             (translation and rotation), drawn when a robot is placed.
+        velocity_error: standard deviation of the constant relative error with which a robot follows
+            its command, drawn when it is placed.
+        scan_latency: age of a scan when it is asked for, seconds.
+        scan_duration: seconds from its first beam to its last, which is ``scan_latency`` old.
+        vary: draw each robot's share of the scan noise, 0 to 1 of what is stated here, when it is
+            placed; otherwise every robot has all of it.
         robots_visible: whether robots see each other.
         robots_solid: whether robots hit each other.
         stage: move and scan as Stage does: Euler steps with the old heading, a step that ends
@@ -50,6 +57,10 @@ class SimulatorConfig:
     scan_dropout: float = 0.0
     scan_short: float = 0.0
     odometry_drift: float = 0.0
+    velocity_error: float = 0.0
+    scan_latency: float = 0.0
+    scan_duration: float = 0.0
+    vary: bool = False
     robots_visible: bool = True
     robots_solid: bool = True
     stage: bool = False
@@ -58,7 +69,14 @@ class SimulatorConfig:
     def __post_init__(self) -> None:
         if not self.substep > 0.0:
             raise ValueError(f"substep is {self.substep} s, expected more than 0")
-        for name in ("scan_noise", "scan_noise_proportional", "odometry_drift"):
+        for name in (
+            "scan_noise",
+            "scan_noise_proportional",
+            "odometry_drift",
+            "velocity_error",
+            "scan_latency",
+            "scan_duration",
+        ):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more")
         for name in ("scan_dropout", "scan_short"):
@@ -104,6 +122,8 @@ def _index(world: World) -> _Indexed:
     return indexed
 
 
+# A scan that takes time is taken from so many poses on the way.
+_SLICES = 8
 _PER_TILE = 12.0  # measured best between 8 and 24, see docs
 
 
@@ -255,6 +275,10 @@ class Simulator:
         self._scans = np.zeros(n, np.int64)
         self._episodes = np.zeros(n, np.int64)
         self._drift: DoubleArray = np.ones((n, 3))
+        self._gain: DoubleArray = np.ones((n, 3))
+        self._severity: DoubleArray = np.ones(n)
+        # Where the robots were, for scans that are not of now; times relative to `time`'s zero.
+        self._past: list[tuple[float, DoubleArray]] = []
         self._geometry = allocate(self.worlds, movers)
         self._body = make_body(
             robot.footprint,
@@ -281,10 +305,24 @@ class Simulator:
             commands[at] = 0.0
         self._stalled[at] = False
         self._episodes[at] += 1
-        if self.config.odometry_drift > 0.0:
-            deviation = np.full(3, self.config.odometry_drift)
-            kernels.draw_drift(self._seed, self._keys, self._episodes, at, deviation, self._drift)
+        for _, past in self._past:
+            past[at] = poses
+        self._draw_errors(at)
         self._scan_before = None
+
+    def _draw_errors(self, at: kernels.IntArray) -> None:
+        """The constant errors of robots that begin an episode."""
+        c = self.config
+        for purpose, deviation, factors in (
+            (0, c.odometry_drift, self._drift),
+            (4, c.velocity_error, self._gain),
+        ):
+            if deviation > 0.0:
+                kernels.draw_factors(
+                    self._seed + purpose, self._keys, self._episodes, at, np.full(3, deviation), factors
+                )
+        if c.vary:
+            kernels.draw_shares(self._seed + 5, self._keys, self._episodes, at, self._severity)
 
     def reset_odometry(self, indices: Sequence[int] | kernels.IntArray | BoolArray) -> None:
         """Let the odometry of some robots start again at zero."""
@@ -343,11 +381,15 @@ class Simulator:
             self._scan_before = self._scan(self.robot.lidar)
         idle = ~commands.any(axis=1)
         contacts = np.zeros(self.num_robots, dtype=np.bool_)
+        if self.config.velocity_error > 0.0:
+            commands *= self._gain
+        self._remember()
         for piece, target in self._effective(commands, duration):
             count = 1 if self.config.stage else max(1, math.ceil(piece / self.config.substep - 1e-9))
             for _ in range(count):
                 self._substep(target, piece / count, contacts)
         self.time += duration
+        self._remember()
         if self.config.stage:
             # Stage clears its stall only when a robot moves.
             contacts |= idle & self._stalled
@@ -362,6 +404,31 @@ class Simulator:
         if self._scan_before is not None and lidar is None:
             return self._scan_before
         return self._scan(lidar or self.robot.lidar)
+
+    def _remember(self) -> None:
+        """Keep where robots are for as long as a scan may look back."""
+        oldest = self.config.scan_latency + self.config.scan_duration
+        if oldest == 0.0:
+            return
+        if not self._past or self._past[-1][0] < self.time:
+            self._past.append((self.time, self.poses.copy()))
+        while len(self._past) > 2 and self._past[1][0] <= self.time - oldest:
+            self._past.pop(0)
+
+    def _poses_at(self, time: float) -> DoubleArray:
+        """Where robots were at a time, on straight lines between what is remembered."""
+        if not self._past or time >= self._past[-1][0]:
+            return self.poses
+        if time <= self._past[0][0]:
+            return self._past[0][1]
+        for (t0, before), (t1, after) in itertools.pairwise(self._past):
+            if t0 <= time <= t1:
+                share = (time - t0) / (t1 - t0)
+                poses = before + share * (after - before)
+                turn = wrap_angle(after[:, 2] - before[:, 2])
+                poses[:, 2] = before[:, 2] + share * turn
+                return poses
+        return self.poses
 
     def clearance(self) -> DoubleArray:
         """``(N,)`` distance from each footprint to the nearest obstacle or other robot, metres.
@@ -434,32 +501,53 @@ class Simulator:
             beams = self._beams[lidar] = make_beams(lidar)
         ranges = np.empty((self.num_robots, lidar.beams), dtype=np.float32)
         self._scans += 1
-
-        def work(begin: int, end: int) -> None:
-            kernels.scan(
-                self._geometry, self._body, beams, self.poses, self.robots_per_world, begin, end, ranges
-            )
-            self._spoil(ranges, lidar.range_max, begin, end)
-
-        self._share(self.num_robots, max(1, 4096 // lidar.beams), work)
+        latency, duration = self.config.scan_latency, self.config.scan_duration
+        # A scan that takes time is taken in slices, each from where the robots were then.
+        slices = min(_SLICES, lidar.beams) if duration > 0.0 else 1
+        for part in range(slices):
+            age = latency + duration * (1.0 - (part + 0.5) / slices)
+            poses = self._poses_at(self.time - age) if latency + duration > 0.0 else self.poses
+            if slices == 1:
+                self._cast(beams, poses, ranges)
+                break
+            whole = np.empty_like(ranges)
+            self._cast(beams, poses, whole)
+            columns = slice(lidar.beams * part // slices, lidar.beams * (part + 1) // slices)
+            ranges[:, columns] = whole[:, columns]
+        self._spoil(ranges, lidar.range_max)
         return ranges
 
-    def _spoil(self, ranges: FloatArray, range_max: float, begin: int, end: int) -> None:
+    def _cast(self, beams: kernels.Beams, poses: DoubleArray, ranges: FloatArray) -> None:
+        self._share(
+            self.num_robots,
+            max(1, 4096 // ranges.shape[1]),
+            lambda begin, end: kernels.scan(
+                self._geometry, self._body, beams, poses, self.robots_per_world, begin, end, ranges
+            ),
+        )
+
+    def _spoil(self, ranges: FloatArray, range_max: float) -> None:
         c = self.config
-        if c.scan_noise or c.scan_noise_proportional or c.scan_dropout or c.scan_short:
-            kernels.spoil_ranges(
+        if not (c.scan_noise or c.scan_noise_proportional or c.scan_dropout or c.scan_short):
+            return
+        self._share(
+            self.num_robots,
+            max(1, 4096 // ranges.shape[1]),
+            lambda begin, end: kernels.spoil_ranges(
                 ranges,
                 self._seed,
                 self._keys,
                 self._scans,
-                c.scan_noise,
-                c.scan_noise_proportional,
-                c.scan_dropout,
-                c.scan_short,
-                range_max,
+                self._severity,
+                float(c.scan_noise),
+                float(c.scan_noise_proportional),
+                float(c.scan_dropout),
+                float(c.scan_short),
+                float(range_max),
                 begin,
                 end,
-            )
+            ),
+        )
 
     def _share(self, count: int, at_least: int, work: Callable[[int, int], None]) -> None:
         """Do ``work(begin, end)`` over ``count`` things, on several threads if that pays."""

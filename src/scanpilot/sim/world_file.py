@@ -74,12 +74,12 @@ def _tokens_of_file(
         raise asked.error(f"{asked.text!r} includes itself")
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        # ValueError: a name with a zero byte.
+        reason = getattr(error, "strerror", None) or error
         if asked is None:
-            raise WorldFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-        raise asked.error(
-            f"include {asked.text!r} not found: {path} cannot be read ({error.strerror or error})"
-        ) from error
+            raise WorldFileError(f"{path}: cannot be read: {reason}") from error
+        raise asked.error(f"include {asked.text!r} not found: {path} cannot be read ({reason})") from error
     name = str(path)
     including: _Token | None = None
     for token in _tokens_of_text(text, name):
