@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -340,3 +341,16 @@ def test_vary_gives_each_robot_its_share_of_noise() -> None:
     assert deviations.max() < 0.11
     assert deviations.min() < 0.05
     assert len(set(np.round(deviations, 3))) > 6
+
+
+def test_a_restored_simulator_goes_on_to_the_last_digit() -> None:
+    spec = robot(actuation_delay=0.15, limits=Limits(vx=1.0, wz=2.0, ax=2.0, awz=4.0))
+    config = SimulatorConfig(**{**NOISY.__dict__, "scan_duration": 0.1})
+    commands = np.random.default_rng(0).uniform(-1.0, 1.0, (20, 4, 3))
+    first = _start([1, 2], spec, 2, config, 7)
+    _run(first, commands[:10])
+    state = copy.deepcopy(first.state_dict())
+    expected = _run(first, commands[10:])
+    other = _start([1, 2], spec, 2, config, 7)
+    other.load_state_dict(state)
+    assert all(np.array_equal(a, b) for a, b in zip(expected, _run(other, commands[10:]), strict=True))

@@ -455,6 +455,10 @@ class Simulator:
             "scans": self._scans,
             "episodes": self._episodes,
             "drift": self._drift,
+            "gain": self._gain,
+            "severity": self._severity,
+            "stalled": self._stalled,
+            "past": [[when, poses] for when, poses in self._past],
             "issued": [
                 [since if math.isfinite(since) else None, commands] for since, commands in self._issued
             ],
@@ -466,7 +470,9 @@ class Simulator:
         self.poses[:], self.twists[:], self.odometry[:] = state["poses"], state["twists"], state["odometry"]
         self.time = float(state["time"])
         self._scans[:], self._episodes[:] = state["scans"], state["episodes"]
-        self._drift[:] = state["drift"]
+        self._drift[:], self._gain[:] = state["drift"], state["gain"]
+        self._severity[:], self._stalled[:] = state["severity"], state["stalled"]
+        self._past = [(float(when), np.array(poses)) for when, poses in state["past"]]
         self._issued = [
             (-math.inf if since is None else float(since), np.array(commands))
             for since, commands in state["issued"]
