@@ -405,6 +405,30 @@ def test_a_reader_never_fails_while_another_publishes(tmp_path: Path) -> None:
     assert seen >= 2
 
 
+def test_at_no_moment_of_publishing_is_there_no_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path, MANIFEST, *networks(0), step=0)
+    looks = []
+
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # The manifest is enough: a directory gets its name when it is whole.
+            looks.append((tmp_path / "policy" / "policy.json").is_file())
+            value = original(*args, **kwargs)
+            looks.append((tmp_path / "policy" / "policy.json").is_file())
+            return value
+
+        return call
+
+    for name in ("replace", "rename", "symlink", "fsync", "unlink"):
+        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+    for step in range(1, 8):
+        publish(tmp_path, MANIFEST, *networks(step), step=step)
+    assert len(looks) > 50
+    assert all(looks)
+
+
 def test_a_reader_slower_than_five_publications_takes_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
