@@ -152,7 +152,7 @@ def test_every_beam_reaches_the_features(convolution: str) -> None:
     scan = torch.randn(8, 2, 50, requires_grad=True)
     encoder(scan).square().sum().backward()
     assert scan.grad is not None
-    # Stride 2 with kernel 3 never looks at the last beam of an even number: see the report.
+    # Stride 2 with kernel 3 never looks at the last of an even number of beams.
     seen = scan.grad.abs().sum((0, 1)) > 0
     assert seen[: 50 if convolution == "patches" else 49].all()
 
