@@ -129,7 +129,7 @@ class Beams(NamedTuple):
     dx: DoubleArray
     dy: DoubleArray
     pseudo: DoubleArray
-    table: IntArray
+    table: NDArray[np.int32]
     mount: tuple[float, float, float]
     range_max: float
 
@@ -245,7 +245,7 @@ def index_circles(
 
 
 @_compiled
-def _first_beam(psi: float, pseudo: DoubleArray, table: IntArray) -> int:
+def _first_beam(psi: float, pseudo: DoubleArray, table: NDArray[np.int32]) -> int:
     """Index of the first beam at or after pseudo-angle ``psi``; n when there is none."""
     b: int = table[np.uint64(psi * (0.25 * (table.shape[0] - 1)))]
     n = pseudo.shape[0]

@@ -124,7 +124,7 @@ def _index(world: World) -> _Indexed:
 
 # A scan that takes time is taken from so many poses on the way.
 _SLICES = 8
-_PER_TILE = 12.0  # measured best between 8 and 24, see docs
+_PER_TILE = 24.0  # measured best or nearly so from 100 to 13,000 segments
 
 
 def _tile_size(world: World) -> float:
@@ -202,9 +202,11 @@ def make_beams(lidar: Lidar) -> kernels.Beams:
     # The first beam looks along its own frame's x axis, whatever rounding says of the last one.
     pseudo[0] = 0.0
     pseudo = np.maximum.accumulate(pseudo)
-    buckets = 1 << max(6, math.ceil(math.log2(4 * lidar.beams)))
-    edges = np.arange(buckets + 2) * (4.0 / buckets)
-    table = np.searchsorted(pseudo, edges[: buckets + 1], side="left").astype(np.int64)
+    # Many buckets a beam, so that few searches go on past the table, as long as it stays in the cache.
+    wanted = min(16 * lidar.beams, max(8192, 4 * lidar.beams))
+    buckets = 1 << max(6, math.ceil(math.log2(wanted)))
+    edges = np.arange(buckets + 1) * (4.0 / buckets)
+    table = np.searchsorted(pseudo, edges, side="left").astype(np.int32)
     mount = lidar.mount
     first = mount.yaw + lidar.angle_min
     return kernels.Beams(
