@@ -88,18 +88,33 @@ class RateLimiter:
         self._last = ZERO_TWIST
 
     def reset(self, twist: Twist2D = ZERO_TWIST) -> None:
-        """Go on from this command, m/s and rad/s; after a stop that is zero."""
-        self._last = twist
+        """Go on from this command, m/s and rad/s, cut to the limits; after a stop that is zero."""
+        self._last = _within(twist, self._limits)
 
     def __call__(self, target: Twist2D, period: float) -> Twist2D:
-        """The command nearest to ``target`` that ``period`` seconds after the last one allows."""
-        limits = self._limits
+        """The command nearest to ``target`` that ``period`` seconds after the last one allows.
+
+        Raises:
+            InvalidInput: the target is not finite, or the period not positive.
+        """
+        if not target.is_finite() or not period > 0.0:
+            raise InvalidInput(f"command {tuple(target)} over {period} s: expected finite numbers, period > 0")
+        limits, wanted = self._limits, _within(target, self._limits)
         self._last = Twist2D(
-            _towards(self._last.vx, min(max(target.vx, 0.0), limits.vx), limits.ax * period),
-            _towards(self._last.vy, min(max(target.vy, -limits.vy), limits.vy), limits.ay * period),
-            _towards(self._last.wz, min(max(target.wz, -limits.wz), limits.wz), limits.awz * period),
+            _towards(self._last.vx, wanted.vx, limits.ax * period),
+            _towards(self._last.vy, wanted.vy, limits.ay * period),
+            _towards(self._last.wz, wanted.wz, limits.awz * period),
         )
         return self._last
+
+
+def _within(twist: Twist2D, limits: Limits) -> Twist2D:
+    """Cut to the limits of speed; never backwards."""
+    return Twist2D(
+        min(max(twist.vx, 0.0), limits.vx),
+        min(max(twist.vy, -limits.vy), limits.vy),
+        min(max(twist.wz, -limits.wz), limits.wz),
+    )
 
 
 def _towards(last: float, target: float, step: float) -> float:

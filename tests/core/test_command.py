@@ -164,3 +164,17 @@ def test_limits_cannot_be_widened(bad: dict[str, float]) -> None:
 def test_limits_cannot_be_tightened_to_nothing(bad: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(bad))):
         tightened(Limits(vx=1.0, wz=2.0, ax=3.0), **bad)
+
+
+def test_the_limiter_refuses_what_is_not_a_command() -> None:
+    limiter = RateLimiter(Limits(vx=1.0, wz=1.0, ax=1.0))
+    for target, period in ((Twist2D(math.nan, 0.0, 0.0), 0.1), (Twist2D(0.1, 0.0, 0.0), -0.1)):
+        with pytest.raises(InvalidInput, match="expected finite numbers"):
+            limiter(target, period)
+
+
+def test_a_limiter_that_goes_on_from_above_its_limits_is_within_them_at_once() -> None:
+    limiter = RateLimiter(Limits(vx=0.5, wz=1.0, ax=1.0))
+    limiter.reset(Twist2D(0.9, 0.0, 0.0))
+    # 0.9 is cut to 0.5, then 1 m/s^2 for 0.1 s downwards
+    assert limiter(Twist2D(0.0, 0.0, 0.0), 0.1).vx == pytest.approx(0.4)
