@@ -300,3 +300,21 @@ def test_a_run_that_cannot_publish_at_all_says_so(tmp_path: Path, monkeypatch: p
 def test_impossible_runs_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         TrainConfig(agent=AgentConfig(network=NETWORK, batch_size=4), **bad)
+
+
+def test_an_omnidirectional_robot_trains_in_a_stage_world(tmp_path: Path) -> None:
+    training.train(
+        robot=resources.find("robot", "generic_omni"),
+        config=resources.root() / "config" / "train.yaml",
+        out=tmp_path / "run",
+        seed=0,
+        steps=120,
+        overrides=(*SMALL, f"world={resources.find('world', 'demo')}"),
+    )
+    policy = checkpoint.load_policy(tmp_path / "run")
+    k, n = policy.observation.scan_shape
+    ahead = Triplet(
+        np.full((k, n), 3.0, np.float32), np.array([1.0, 1.0, 0.0], np.float32), np.zeros(3, np.float32)
+    )
+    # Unlike a differential robot's, its lateral action is one the network chose.
+    assert policy.act(ahead)[1] != 0.0
