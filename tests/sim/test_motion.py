@@ -215,6 +215,8 @@ def test_bad_input_is_named() -> None:
         simulator.step(np.zeros((2, 3)), 0.1)
     with pytest.raises(ValueError, match="finite"):
         simulator.step(np.array([[math.nan, 0.0, 0.0]]), 0.1)
+    with pytest.raises(ValueError, match="finite"):
+        simulator.place([0], np.array([[math.nan, 0.0, 0.0]]))
     with pytest.raises(ValueError, match="duration"):
         simulator.step(np.zeros((1, 3)), 0.0)
     with pytest.raises(ValueError, match="scan_dropout"):

@@ -227,3 +227,18 @@ def test_scan_is_the_same_batched_or_single() -> None:
         alone = Simulator([world], spec, 2)
         alone.place([0, 1], poses[index])
         assert np.array_equal(alone.scan(), ranges[2 * index : 2 * index + 2])
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_no_range_exceeds_the_distance_to_an_obstacle_in_its_direction(seed: int) -> None:
+    world, rng = cluttered(seed), np.random.default_rng(seed)
+    x, y, yaw = free_pose(world, rng, robot())
+    simulator = Simulator([world], robot(), 1)
+    simulator.place([0], np.array([[x, y, yaw]]))
+    for x0, y0, x1, y1 in world.segments[rng.integers(len(world.segments), size=10)]:
+        t = rng.uniform(0.05, 0.95)
+        px, py = x0 + t * (x1 - x0) - x, y0 + t * (y1 - y0) - y
+        bearing = math.remainder(math.atan2(py, px) - yaw, 2.0 * math.pi)
+        aimed = Lidar(beams=1, angle_min=bearing, angle_max=bearing + 0.1, range_max=30.0)
+        assert simulator.scan(aimed)[0, 0] <= math.hypot(px, py) + 1e-4

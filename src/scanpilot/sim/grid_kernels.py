@@ -8,25 +8,25 @@ Calls into `kernels` are few; numba's cache does not notice when those change, s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from scanpilot.sim.kernels import OBSTACLE, Body, Geometry, hash_counters, static_clearance, to_unit
+from scanpilot.sim.kernels import (
+    OBSTACLE,
+    Body,
+    Geometry,
+    compiled,
+    hash_counters,
+    static_clearance,
+    to_unit,
+)
 from scanpilot.types import BoolArray, DoubleArray, FloatArray
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 IntArray = NDArray[np.int64]
 
 
-def _compiled(function: _F) -> _F:
-    return cast(_F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
-
-
-@_compiled
+@compiled
 def clearance_grid(
     geometry: Geometry, origin: DoubleArray, resolution: float, reach: float, out: FloatArray
 ) -> None:
@@ -53,7 +53,7 @@ def clearance_grid(
                     out[r, c] = min(out[r, c], d)
 
 
-@_compiled
+@compiled
 def _span(
     low: float, high: float, origin: float, resolution: float, reach: float, count: int
 ) -> tuple[int, int]:
@@ -62,7 +62,7 @@ def _span(
     return first, last
 
 
-@_compiled
+@compiled
 def _lower_near_segment(
     out: FloatArray, origin: DoubleArray, resolution: float, reach: float, segment: DoubleArray
 ) -> None:
@@ -82,7 +82,7 @@ def _lower_near_segment(
                 out[r, c] = math.sqrt(d2)
 
 
-@_compiled
+@compiled
 def _mark_inside(geometry: Geometry, origin: DoubleArray, resolution: float, out: FloatArray) -> None:
     """Set to 0 the cells whose centre is inside of a solid: where the outlines wind around it."""
     rows, columns = out.shape
@@ -114,7 +114,7 @@ def _mark_inside(geometry: Geometry, origin: DoubleArray, resolution: float, out
                 out[r, c] = 0.0
 
 
-@_compiled
+@compiled
 def inside_solid(geometry: Geometry, x: DoubleArray, y: DoubleArray) -> BoolArray:
     """Whether the outlines of world 0's obstacles wind around each point, or a disc holds it."""
     inside = np.zeros(x.shape[0], np.bool_)
@@ -137,7 +137,7 @@ def inside_solid(geometry: Geometry, x: DoubleArray, y: DoubleArray) -> BoolArra
     return inside
 
 
-@_compiled
+@compiled
 def pose_clearances(
     geometry: Geometry, body: Body, poses: DoubleArray, limit: float, out: DoubleArray
 ) -> None:
@@ -147,7 +147,7 @@ def pose_clearances(
         out[k] = static_clearance(geometry, 0, body, poses[k, 0], poses[k, 1], cos, sin, limit)
 
 
-@_compiled
+@compiled
 def sample_pair(
     seed: int,
     cells: IntArray,
@@ -182,7 +182,7 @@ def sample_pair(
     return False
 
 
-@_compiled
+@compiled
 def _draw(
     seed: int,
     counter: int,
@@ -203,7 +203,7 @@ def _draw(
     return number
 
 
-@_compiled
+@compiled
 def _apart(pose: DoubleArray, taken: DoubleArray, apart: float) -> bool:
     for k in range(taken.shape[0]):
         if (taken[k, 0] - pose[0]) ** 2 + (taken[k, 1] - pose[1]) ** 2 < apart * apart:
@@ -211,13 +211,13 @@ def _apart(pose: DoubleArray, taken: DoubleArray, apart: float) -> bool:
     return True
 
 
-@_compiled
+@compiled
 def _fits(geometry: Geometry, body: Body, pose: DoubleArray) -> bool:
     cos, sin = math.cos(pose[2]), math.sin(pose[2])
     return static_clearance(geometry, 0, body, pose[0], pose[1], cos, sin, 0.03) >= 0.03
 
 
-@_compiled
+@compiled
 def nearest_free(free: BoolArray, row: int, column: int, reach: int) -> int:
     """Index of the free cell nearest to (row, column), at most ``reach`` cells away; -1 for none."""
     rows, columns = free.shape
@@ -230,7 +230,7 @@ def nearest_free(free: BoolArray, row: int, column: int, reach: int) -> int:
     return best
 
 
-@_compiled
+@compiled
 def grid_path(free: BoolArray, start: int, goal: int) -> IntArray:
     """Cells of a shortest 8-connected path (A*), empty when there is none."""
     rows, columns = free.shape
@@ -277,7 +277,7 @@ def grid_path(free: BoolArray, start: int, goal: int) -> IntArray:
     return path
 
 
-@_compiled
+@compiled
 def _push(costs: DoubleArray, cells: IntArray, size: int, cost: float, cell: int) -> int:
     k = size
     while k > 0:
@@ -290,7 +290,7 @@ def _push(costs: DoubleArray, cells: IntArray, size: int, cost: float, cell: int
     return size + 1
 
 
-@_compiled
+@compiled
 def _pop(costs: DoubleArray, cells: IntArray, size: int) -> int:
     size -= 1
     cost, cell = costs[size], cells[size]
@@ -309,7 +309,7 @@ def _pop(costs: DoubleArray, cells: IntArray, size: int) -> int:
     return size
 
 
-@_compiled
+@compiled
 def pull_tight(free: BoolArray, origin: DoubleArray, resolution: float, points: DoubleArray) -> DoubleArray:
     """Drop every point of a path that can be cut short through free cells."""
     kept: DoubleArray = points
@@ -322,7 +322,7 @@ def pull_tight(free: BoolArray, origin: DoubleArray, resolution: float, points: 
             return kept
 
 
-@_compiled
+@compiled
 def _shortened(free: BoolArray, origin: DoubleArray, resolution: float, points: DoubleArray) -> DoubleArray:
     out = np.empty_like(points)
     out[0] = points[0]
@@ -341,7 +341,7 @@ def _shortened(free: BoolArray, origin: DoubleArray, resolution: float, points: 
     return shortened
 
 
-@_compiled
+@compiled
 def _visible(free: BoolArray, origin: DoubleArray, resolution: float, a: DoubleArray, b: DoubleArray) -> bool:
     """Whether the way from a to b stays in free cells, looked at every quarter of a cell."""
     steps = int(math.hypot(b[0] - a[0], b[1] - a[1]) / (0.25 * resolution)) + 1

@@ -48,25 +48,17 @@ IntArray = NDArray[np.int64]
 ByteArray = NDArray[np.uint8]
 
 
-def _compiled(function: _F) -> _F:
-    options: dict[str, Any] = {
-        "cache": True,
-        "nogil": True,
-        "error_model": "numpy",
-        "fastmath": {"contract", "nsz"},
-    }
-    return cast(_F, numba.njit(**options)(function))
+def compiled(function: _F, **options: Any) -> _F:
+    options = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}, **options}
+    try:
+        return cast(_F, numba.njit(cache=True, **options)(function))
+    except RuntimeError:
+        # Neither this folder nor the user's cache can be written: compile anew in every process.
+        return cast(_F, numba.njit(**options)(function))
 
 
 def _inlined(function: _F) -> _F:
-    options: dict[str, Any] = {
-        "cache": True,
-        "nogil": True,
-        "error_model": "numpy",
-        "fastmath": {"contract", "nsz"},
-        "inline": "always",
-    }
-    return cast(_F, numba.njit(**options)(function))
+    return compiled(function, inline="always")
 
 
 class Geometry(NamedTuple):
@@ -134,7 +126,7 @@ class Beams(NamedTuple):
     range_max: float
 
 
-@_compiled
+@compiled
 def pseudo_angle(x: float, y: float) -> float:
     """A number in [0, 4) that grows with the direction of (x, y), as the angle does; 0 for +x."""
     t = x / (abs(x) + abs(y))
@@ -146,7 +138,7 @@ def pseudo_angle(x: float, y: float) -> float:
 # --- tile index -------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def index_segments(
     segments: DoubleArray, flags: ByteArray, frame: DoubleArray, nx: int, ny: int
 ) -> tuple[DoubleArray, ByteArray, IntArray]:
@@ -193,7 +185,7 @@ def index_segments(
     return pieces, piece_flags, starts
 
 
-@_compiled
+@compiled
 def _next_border(p: float, a: float, b: float, origin: float, size: float) -> float:
     """Where along a..b (0 to 1) the tile border next after ``p`` is crossed; above 1 for none."""
     if b == a:
@@ -206,7 +198,7 @@ def _next_border(p: float, a: float, b: float, origin: float, size: float) -> fl
     return (border - a) / (b - a)
 
 
-@_compiled
+@compiled
 def index_circles(
     circles: DoubleArray, flags: ByteArray, frame: DoubleArray, nx: int, ny: int
 ) -> tuple[DoubleArray, ByteArray, IntArray]:
@@ -244,7 +236,7 @@ def index_circles(
 # --- ranges -----------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def _first_beam(psi: float, pseudo: DoubleArray, table: NDArray[np.int32]) -> int:
     """Index of the first beam at or after pseudo-angle ``psi``; n when there is none."""
     b: int = table[np.uint64(psi * (0.25 * (table.shape[0] - 1)))]
@@ -264,7 +256,7 @@ def _raise_line(
         near[k] = q if q > near[k] else near[k]
 
 
-@_compiled
+@compiled
 def _raise_span(
     near: DoubleArray, dx: DoubleArray, dy: DoubleArray, lo: int, hi: int, crosses: bool, a: float, b: float
 ) -> None:
@@ -289,7 +281,7 @@ def _raise_arc(
         near[i] = q if q > near[i] else near[i]
 
 
-@_compiled
+@compiled
 def _see_circle(near: DoubleArray, beams: Beams, x: float, y: float, radius: float) -> None:
     """Take the circle about (x, y) in the sensor's frame into the inverse ranges."""
     k = x * x + y * y - radius * radius
@@ -307,7 +299,7 @@ def _see_circle(near: DoubleArray, beams: Beams, x: float, y: float, radius: flo
         _raise_arc(near, beams.dx, beams.dy, lo, hi, x, y, k)
 
 
-@_compiled
+@compiled
 def _see_segment(near: DoubleArray, beams: Beams, ax: float, ay: float, bx: float, by: float) -> None:
     """Take one segment in the sensor's frame, solid on its left, into the inverse ranges."""
     c = ax * by - ay * bx
@@ -319,7 +311,7 @@ def _see_segment(near: DoubleArray, beams: Beams, ax: float, ay: float, bx: floa
     _raise_span(near, beams.dx, beams.dy, lo, hi, right > left, (by - ay) / c, (ax - bx) / c)
 
 
-@_compiled
+@compiled
 def _see_tile_segments(
     near: DoubleArray,
     beams: Beams,
@@ -359,7 +351,7 @@ def _see_tile_segments(
         _raise_span(near, beams.dx, beams.dy, lo, hi, crosses, cos * nx + sin * ny, cos * ny - sin * nx)
 
 
-@_compiled
+@compiled
 def _hidden(
     near: DoubleArray,
     beams: Beams,
@@ -401,7 +393,7 @@ def _hidden(
     return _all_above(near, lo, hi, limit)
 
 
-@_compiled
+@compiled
 def _all_above(near: DoubleArray, lo: int, hi: int, limit: float) -> bool:
     for k in range(np.uint64(lo), np.uint64(hi)):  # noqa: SIM110 - a generator would not compile to a loop
         if near[k] < limit:
@@ -409,7 +401,7 @@ def _all_above(near: DoubleArray, lo: int, hi: int, limit: float) -> bool:
     return True
 
 
-@_compiled
+@compiled
 def _see_world(
     near: DoubleArray, beams: Beams, geometry: Geometry, w: int, ox: float, oy: float, cos: float, sin: float
 ) -> None:
@@ -445,7 +437,7 @@ def _see_world(
                         _see_circle(near, beams, cos * x + sin * y, cos * y - sin * x, circles[k, 2])
 
 
-@_compiled
+@compiled
 def _see_robots(
     near: DoubleArray,
     beams: Beams,
@@ -483,7 +475,7 @@ def _see_robots(
             ax, ay = bx, by
 
 
-@_compiled
+@compiled
 def scan(
     geometry: Geometry,
     body: Body,
@@ -533,7 +525,7 @@ def _point_segment2(px: float, py: float, ax: float, ay: float, bx: float, by: f
     return gx * gx + gy * gy
 
 
-@_compiled
+@compiled
 def _polygon_segment(polygon: DoubleArray, ax: float, ay: float, bx: float, by: float) -> float:
     """Distance of a convex counter-clockwise polygon to a segment in its frame; 0 where they meet."""
     n = polygon.shape[0]
@@ -563,7 +555,7 @@ def _polygon_segment(polygon: DoubleArray, ax: float, ay: float, bx: float, by: 
     return math.sqrt(best)
 
 
-@_compiled
+@compiled
 def _polygon_point(polygon: DoubleArray, x: float, y: float) -> float:
     """Distance of a convex counter-clockwise polygon to a point in its frame; 0 inside."""
     n = polygon.shape[0]
@@ -578,7 +570,7 @@ def _polygon_point(polygon: DoubleArray, x: float, y: float) -> float:
     return 0.0 if inside else math.sqrt(best)
 
 
-@_compiled
+@compiled
 def static_clearance(
     geometry: Geometry, w: int, body: Body, x: float, y: float, cos: float, sin: float, limit: float
 ) -> float:
@@ -632,7 +624,7 @@ def static_clearance(
     return best
 
 
-@_compiled
+@compiled
 def _disc_clearance(
     body: Body, x: float, y: float, radius: float, cos: float, sin: float, limit: float
 ) -> float:
@@ -646,7 +638,7 @@ def _disc_clearance(
     return _polygon_point(body.polygon, cos * x + sin * y, cos * y - sin * x) - radius
 
 
-@_compiled
+@compiled
 def _robot_clearance(
     body: Body,
     poses: DoubleArray,
@@ -686,7 +678,7 @@ def _robot_clearance(
     return best
 
 
-@_compiled
+@compiled
 def _clearance(
     geometry: Geometry,
     w: int,
@@ -724,7 +716,7 @@ def _clearance(
     return static_clearance(geometry, w, body, x, y, cos, sin, best)
 
 
-@_compiled
+@compiled
 def clearances(
     geometry: Geometry,
     body: Body,
@@ -773,7 +765,7 @@ class Base(NamedTuple):
     euler: bool
 
 
-@_compiled
+@compiled
 def _ramp(now: float, target: float, acceleration: float, duration: float) -> tuple[float, float]:
     """Velocity after ``duration`` of approaching ``target``, and its mean meanwhile."""
     change = target - now
@@ -787,7 +779,7 @@ def _ramp(now: float, target: float, acceleration: float, duration: float) -> tu
     return now + step, now + 0.5 * step
 
 
-@_compiled
+@compiled
 def _moved(
     x: float, y: float, yaw: float, dx: float, dy: float, turn: float, euler: bool
 ) -> tuple[float, float, float]:
@@ -808,7 +800,7 @@ def _moved(
     return x + c * dx - s * dy, y + s * dx + c * dy, heading
 
 
-@_compiled
+@compiled
 def _sweep(
     geometry: Geometry,
     w: int,
@@ -861,7 +853,7 @@ def _sweep(
             return False
 
 
-@_compiled
+@compiled
 def step(
     geometry: Geometry,
     body: Body,
@@ -917,7 +909,7 @@ def step(
             _advance_odometry(odometry, drift, poses, robot, x, y, yaw)
 
 
-@_compiled
+@compiled
 def _ramp_axis(
     base: Base, twists: DoubleArray, commands: DoubleArray, robot: int, axis: int, duration: float
 ) -> tuple[float, float]:
@@ -925,13 +917,13 @@ def _ramp_axis(
     return _ramp(twists[robot, axis], target, base.acceleration[axis], duration)
 
 
-@_compiled
+@compiled
 def _steerable(wz: float, vx: float, turning_radius: float) -> float:
     bound = abs(vx) / turning_radius
     return min(max(wz, -bound), bound)
 
 
-@_compiled
+@compiled
 def _advance_odometry(
     odometry: DoubleArray, drift: DoubleArray, poses: DoubleArray, robot: int, x: float, y: float, yaw: float
 ) -> None:
@@ -951,7 +943,7 @@ def _advance_odometry(
 # --- walkers ----------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def walk(
     geometry: Geometry,
     body: Body,
@@ -1009,7 +1001,7 @@ def walk(
                 _stride(geometry, w, m, body, poses, first, robots_per_world, ux, uy, length, margin)
 
 
-@_compiled
+@compiled
 def _lean(ux: float, uy: float, x: float, y: float, contact: float) -> tuple[float, float]:
     """How a walker with heading (ux, uy) is pushed by someone at (x, y) that it touches at ``contact``."""
     distance = math.hypot(x, y)
@@ -1025,7 +1017,7 @@ def _lean(ux: float, uy: float, x: float, y: float, contact: float) -> tuple[flo
     return push * (-0.6 * x + 0.8 * y), push * (-0.6 * y - 0.8 * x)
 
 
-@_compiled
+@compiled
 def _stride(
     geometry: Geometry,
     w: int,
@@ -1070,7 +1062,7 @@ def _stride(
 # --- noise ------------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def hash_counters(a: int, b: int, c: int, d: int) -> np.uint64:
     """64 well mixed bits of four counters (splitmix64 finaliser after each)."""
     h: np.uint64 = np.uint64(0x9E3779B97F4A7C15)
@@ -1083,13 +1075,13 @@ def hash_counters(a: int, b: int, c: int, d: int) -> np.uint64:
     return h
 
 
-@_compiled
+@compiled
 def to_unit(bits: np.uint64) -> float:
     """A number in (0, 1) from 64 bits."""
     return (float(bits >> np.uint64(11)) + 0.5) * (1.0 / 9007199254740992.0)
 
 
-@_compiled
+@compiled
 def standard_normal(a: int, b: int, c: int, d: int) -> float:
     """A normal deviate that depends on four counters alone, whatever ran before it."""
     bits = hash_counters(a, b, c, d)
@@ -1098,7 +1090,7 @@ def standard_normal(a: int, b: int, c: int, d: int) -> float:
     return math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v)
 
 
-@_compiled
+@compiled
 def draw_factors(
     seed: int,
     keys: IntArray,
@@ -1115,14 +1107,14 @@ def draw_factors(
             )
 
 
-@_compiled
+@compiled
 def draw_shares(seed: int, keys: IntArray, episodes: IntArray, robots: IntArray, shares: DoubleArray) -> None:
     """A new number in (0, 1) for each of some robots."""
     for robot in robots:
         shares[robot] = to_unit(hash_counters(seed, keys[robot], episodes[robot], 0))
 
 
-@_compiled
+@compiled
 def spoil_ranges(
     ranges: FloatArray,
     seed: int,

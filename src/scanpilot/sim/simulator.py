@@ -301,6 +301,8 @@ class Simulator:
         Odometry stays where it was, as wheels do when a robot is carried; see `reset_odometry`.
         """
         at = self._as_indices(indices)
+        if not np.isfinite(poses).all():
+            raise ValueError("poses hold a number that is not finite")
         self.poses[at] = poses
         self.twists[at] = 0.0
         for _, commands in self._issued:
@@ -344,6 +346,8 @@ class Simulator:
 
     def set_movers(self, movers: DoubleArray) -> None:
         """Say where the moving discs are: ``(W, M, 3)`` x, y, radius; a radius below 0 is none."""
+        if not np.isfinite(movers).all():
+            raise ValueError("movers hold a number that is not finite")
         self._geometry.movers[:] = movers
 
     def movers(self) -> DoubleArray:
