@@ -23,8 +23,10 @@ from scanpilot.types import InvalidInput
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
-# How long the loader rests after each load: ticks go first.
-_REST_SECONDS = 0.002
+# How long the loader rests after each load, in times that it took: ticks go first. A loader that
+# never rests uses up its process's share of a busy machine, and the ticks have none left.
+_REST = 2.0
+_REST_SECONDS = 0.25
 
 Answer = Callable[[bool, str], None]
 # What tells two versions of a directory apart without reading them.
@@ -57,11 +59,16 @@ class PolicyLoader:
         accept: called with each good policy, from the loader's thread; may raise `InvalidInput`
             to refuse it.
         refused: called with the reason for each bad one, from the loader's thread.
+        quiet: called before each load, from the loader's thread; waits for a moment when it
+            disturbs least.
     """
 
-    def __init__(self, accept: Callable[[Loaded], None], refused: Callable[[str], None]) -> None:
+    def __init__(
+        self, accept: Callable[[Loaded], None], refused: Callable[[str], None], quiet: Callable[[], None]
+    ) -> None:
         self._accept = accept
         self._refused = refused
+        self._quiet = quiet
         self._queue: queue.SimpleQueue[tuple[str, Answer | None]] = queue.SimpleQueue()
         self._quit = threading.Event()
         self._thread = threading.Thread(target=self._run, name="policy loader", daemon=True)
@@ -95,27 +102,32 @@ class PolicyLoader:
             try:
                 path, answer = self._queue.get(timeout=POLL_SECONDS)
             except queue.Empty:
-                self._look()
+                if self._changed():
+                    self._quiet()
+                    self._look()
                 continue
             superseded = not self._queue.empty() and answer is None and not Path(path).exists()
             if superseded:
                 # A run keeps its newest few policies; this one made room for those still queued.
                 self._note(skipped=self.record.skipped + 1)
                 continue
+            self._quiet()
+            begun = time.monotonic()
             ok, message = self._load(path)
             if answer is not None:
                 answer(ok, message)
-            time.sleep(_REST_SECONDS)
+            self._quit.wait(min(_REST * (time.monotonic() - begun), _REST_SECONDS))
 
     def _look(self) -> None:
         """Load the watched policy if it is another than the one last seen there."""
-        path = self._watched
-        trace = _trace(path)
-        if not path or trace == self._seen:
-            return
-        # Before loading: what is written meanwhile is another trace, and loaded next time.
-        self._seen = trace
-        self._load(path)
+        if self._changed():
+            path = self._watched
+            # Before loading: what is written meanwhile is another trace, and loaded next time.
+            self._seen = _trace(path)
+            self._load(path)
+
+    def _changed(self) -> bool:
+        return bool(self._watched) and _trace(self._watched) != self._seen
 
     def _load(self, path: str) -> tuple[bool, str]:
         try:

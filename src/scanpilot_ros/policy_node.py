@@ -66,6 +66,7 @@ class PolicyNode(LifecycleNode):
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._send_lock = threading.Lock()
         self._active = False
+        self._ticked = threading.Event()
         self._moving = False
         self._command = Command(ZERO_TWIST, State.DISABLED, "not configured")
         self._failure = ""
@@ -109,7 +110,7 @@ class PolicyNode(LifecycleNode):
         self._path = ""
         self._open()
         self._set_stated_mount(None)
-        self._loader = PolicyLoader(self._accept, self._refused)
+        self._loader = PolicyLoader(self._accept, self._refused, self._await_tick)
         self._loader.start(self._settings.policy)
         if not self._settings.policy:
             self.navigator.no_policy_reason = "parameter 'policy' is empty and no policy was announced yet"
@@ -181,6 +182,7 @@ class PolicyNode(LifecycleNode):
             self._watching.set()
             running.flush(self._velocity)
             self._report()
+            running.flush(self._status)
         if self._configured:
             self._loader.stop()
 
@@ -327,6 +329,12 @@ class PolicyNode(LifecycleNode):
         response.success, response.message = await future
         return response
 
+    def _await_tick(self) -> None:
+        """From the loader's thread: the moment after a tick leaves it nearly a period to load in."""
+        self._ticked.clear()
+        if self._active:
+            self._ticked.wait(2.0 * self._timer_period)
+
     def _accept(self, loaded: Loaded) -> None:
         """From the loader's thread: drive with this from the next tick on."""
         policy = loaded.policy
@@ -336,7 +344,10 @@ class PolicyNode(LifecycleNode):
             )
         self.navigator.swap_policy(policy)
         self._path = loaded.path
-        self.get_logger().info(f"policy {policy.name} {policy.identity} loaded from {loaded.path}")
+        # rclpy writes its log while it holds the interpreter: on a busy disk that delays a tick.
+        self.get_logger().info(
+            f"policy {policy.name} {policy.identity} loaded from {loaded.path}", throttle_duration_sec=1.0
+        )
 
     def _refused(self, reason: str) -> None:
         """From the loader's thread: a policy was not fit; the one before drives on."""
@@ -375,6 +386,7 @@ class PolicyNode(LifecycleNode):
             self.get_logger().error(command.reason, throttle_duration_sec=1.0)
         self._send(command)
         self._timing.end(begun, time.monotonic())
+        self._ticked.set()
         self._keep_period()
         self._show(command)
 

@@ -192,6 +192,34 @@ class Bench:
         self.node.destroy_node()
 
 
+# As busy as a node: by how much more than it asked for is each round prolonged?
+WORKER = """
+import time
+while True:
+    begun, used = time.monotonic(), time.thread_time()
+    time.sleep(0.045)
+    while time.thread_time() - used < 0.005:
+        pass
+    print(begun, time.monotonic() - begun - 0.050, flush=True)
+"""
+
+
+@pytest.fixture
+def machine_delay(start: Start) -> Callable[[float], float]:
+    """By how much the machine delayed a process that works a little, at worst since a time, seconds.
+
+    What no program can help is allowed for where punctuality is tested, so that a loaded machine
+    does not fail the test while a late program does.
+    """
+    process = start("-S", "-c", WORKER)
+
+    def worst(since: float) -> float:
+        lines = [line.split() for line in process.output.splitlines()]
+        return max((float(late) for begun, late in lines if float(begun) >= since - 0.05), default=0.0)
+
+    return worst
+
+
 def until(condition: Callable[[], Any], seconds: float) -> bool:
     """Wait for a condition; whether it came true in time."""
     deadline = time.monotonic() + seconds
@@ -234,6 +262,7 @@ class FakeRobot:
         self.scan: Callable[[], Any] | None = scan_message
         self.odometry: Callable[[], Any] | None = odometry_message
         self.last_scan = self.last_odometry = 0.0
+        self._delays: list[tuple[float, float]] = []
         self._scans = node.create_publisher(LaserScan, f"{prefix}scan", qos_profile_sensor_data)
         self._odometries = node.create_publisher(Odometry, f"{prefix}odom", qos_profile_sensor_data)
         self._goals = node.create_publisher(PoseStamped, f"{prefix}goal_pose", 1)
@@ -247,6 +276,7 @@ class FakeRobot:
     def _run(self, period: float) -> None:
         due = time.monotonic()
         while not self._quit.wait(max(0.0, due - time.monotonic())):
+            self._delays.append((due, time.monotonic() - due))
             due = max(due + period, time.monotonic())
             scan, odometry = self.scan, self.odometry
             if scan is not None:
@@ -259,6 +289,10 @@ class FakeRobot:
     def close(self) -> None:
         self._quit.set()
         self._thread.join(2.0)
+
+    def delay(self, since: float) -> float:
+        """How late this very process was at worst since a time, seconds: arrivals are later by as much."""
+        return max((late for due, late in list(self._delays) if due >= since), default=0.0)
 
     @property
     def status(self) -> dict[str, str]:

@@ -133,16 +133,21 @@ def test_transforms_lead_from_world_to_laser(bench, start_node) -> None:
     node = start_node("simulator_node", world="clutter:7", robots=2, robot=_robot())
     moving = bench.listen(TFMessage, "/tf", qos.TRANSFORMS)
     static = bench.listen(TFMessage, "/tf_static", qos.LATCHED)
-    assert until(lambda: moving and static, 30.0), node.output
-    links = {
-        (t.header.frame_id, t.child_frame_id) for seen in (*moving, *static) for t in seen.message.transforms
-    }
-    for name in ("robot_0", "robot_1"):
-        assert {
+    wanted = {
+        link
+        for name in ("robot_0", "robot_1")
+        for link in (
             ("world", f"{name}/odom"),
             (f"{name}/odom", f"{name}/base_link"),
             (f"{name}/base_link", f"{name}/laser"),
-        } <= links
+        )
+    }
+
+    def links() -> set[tuple[str, str]]:
+        messages = [seen.message for seen in (*moving, *static)]
+        return {(t.header.frame_id, t.child_frame_id) for m in messages for t in m.transforms}
+
+    assert until(lambda: wanted <= links(), 30.0), node.output
 
 
 def test_scene_takes_robots_from_the_world_file() -> None:
