@@ -253,7 +253,8 @@ class PolicyNode(LifecycleNode):
             )
             self._set_stated_mount(None)
             return
-        self.get_logger().info(f"lidar {frame!r} sits at {tuple(mount)}, upside down: {flipped}")
+        where = f"x {mount.x:.3f} m, y {mount.y:.3f} m, yaw {mount.yaw:.3f} rad"
+        self.get_logger().info(f"lidar {frame!r} sits at {where}{', upside down' if flipped else ''}")
         self.navigator.set_mount(mount, flipped)
         self._mount_known = frame
 
