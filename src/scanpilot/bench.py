@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import time
@@ -30,49 +31,18 @@ def bench_simulator(
     robots: Sequence[int], beams: Sequence[int], threads: int, seconds: float
 ) -> list[dict[str, Any]]:
     """Whole steps (motion, contacts, scans, robots seeing each other) in cluttered worlds of eight robots."""
+    from scanpilot.sim import sources, throughput
+
+    make = sources.worlds("clutter", "test", 0)
     rows = []
     for count in robots:
+        per_world = min(count, 8)
+        worlds = [make(i) for i in range(-(-count // per_world))]
         for number in beams:
-            rate = _simulator_rate(count, number, threads, seconds)
-            rows.append(
-                {
-                    "robots": count,
-                    "beams": number,
-                    "threads": threads,
-                    "robot_steps_per_s": rate,
-                    "beams_per_s": rate * number,
-                    "simulator": "scanpilot",
-                }
-            )
+            robot = throughput.benchmark_robot(number)
+            row = throughput.measure(worlds, per_world, robot, threads=threads, seconds=seconds)
+            rows.append(dataclasses.asdict(row))
     return rows
-
-
-def _simulator_rate(robots: int, beams: int, threads: int, seconds: float) -> float:
-    import dataclasses
-
-    from scanpilot.sim import sources
-    from scanpilot.sim.free_space import FreeSpace
-    from scanpilot.sim.simulator import Simulator, SimulatorConfig
-
-    robot = load_robot(resources.find("robot", "generic_diff"))
-    robot = dataclasses.replace(robot, lidar=dataclasses.replace(robot.lidar, beams=beams))
-    per_world = min(robots, 8)
-    make = sources.worlds("clutter", "test", 0)
-    worlds = [make(i) for i in range(-(-robots // per_world))]
-    simulator = Simulator(worlds, robot, per_world, SimulatorConfig(threads=threads), 0)
-    rng = np.random.default_rng(0)
-    for slot, world in enumerate(worlds):
-        space = FreeSpace(world, robot.footprint)
-        for member in range(slot * per_world, (slot + 1) * per_world):
-            start, _ = space.sample(rng, taken=simulator.poses[slot * per_world : member])
-            simulator.place([member], start[None])
-    commands = rng.uniform((0.0, 0.0, -1.5), (1.0, 0.0, 1.5), (simulator.num_robots, 3))
-
-    def step() -> None:
-        simulator.step(commands, robot.control_period)
-        simulator.scan()
-
-    return simulator.num_robots * _rate(step, seconds)
 
 
 def bench_learner(seconds: float, threads: int) -> dict[str, Any]:
