@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     from scanpilot.checkpoint import CheckpointError
-    from scanpilot.sim.world_file import WorldFileError
+    from scanpilot.sim.world import WorldFileError
 
     try:
         return int(args.run(args))

@@ -98,7 +98,9 @@ class RateLimiter:
             InvalidInput: the target is not finite, or the period not positive.
         """
         if not target.is_finite() or not period > 0.0:
-            raise InvalidInput(f"command {tuple(target)} over {period} s: expected finite numbers, period > 0")
+            raise InvalidInput(
+                f"command {tuple(target)} over {period} s: expected finite numbers, period > 0"
+            )
         limits, wanted = self._limits, _within(target, self._limits)
         self._last = Twist2D(
             _towards(self._last.vx, wanted.vx, limits.ax * period),

@@ -96,6 +96,10 @@ def _card(policy: Policy, directory: Path, results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n" + _LIMITS.format(frames=observation.frames)
 
 
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"
+
+
 def _table(suite: str, result: dict[str, Any], directory: Path) -> list[str]:
     def row(name: str, value: float, interval: Sequence[float]) -> str:
         return f"| {name} | {100 * value:.1f} % | {100 * interval[0]:.1f} to {100 * interval[1]:.1f} % |"
@@ -120,7 +124,7 @@ def _table(suite: str, result: dict[str, Any], directory: Path) -> list[str]:
                 row(f"{label} ({part['episodes']} episodes)", part["success"], part["success_interval"])
             )
     lines += [
-        f"| mean time of successes | {result['time']:.1f} s | |",
+        f"| mean time of successes | {_seconds(result['time'])} | |",
         f"| smoothness Sm | {result['smoothness']:.3f} | |",
         f"| mean change of action | {result['action_change']:.3f} | |",
         "",

@@ -6,6 +6,7 @@ it goes to the `TrainingLog` it is given.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from scanpilot import __version__, checkpoint, command
+from scanpilot import __version__, checkpoint, command, configuration
 from scanpilot.fleet import Fleet, FleetConfig
 from scanpilot.policy import PolicyManifest
 from scanpilot.replay_buffer import ReplayBuffer
@@ -122,7 +123,7 @@ class Trainer:
         run: directory that gets ``policy``, ``policies``, ``training`` and ``log.jsonl``.
         validate: drives a policy through validation episodes and summarises them.
         log: who is told.
-        seed: of the warm-up's random actions.
+        seed: of the run; here, of the warm-up's random actions.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Trainer:
         self._fleet, self._agent, self._replay = fleet, agent, replay
         self._manifest, self._config, self._budget = manifest, config, budget
         self._run, self._validate, self._log = run, validate, log
-        self._rng = np.random.default_rng(seed)
+        self._seed, self._rng = seed, np.random.default_rng(seed)
         self.steps = 0
         self.best: dict[str, Any] | None = None
         self._not_published: OSError | None = None
@@ -250,6 +251,16 @@ class Trainer:
             return
         self.best = summary
 
+    def _identity(self) -> dict[str, Any]:
+        """What a resumed run must have in common with the one it goes on from; flat, to name the odd one."""
+        config = configuration.to_dict(self._config)
+        # How fast a machine works, and how often it saves, changes nothing of what is learned.
+        for name in ("threads", "save_seconds"):
+            del config[name]
+        parts = {name: json.dumps(value) for name, value in config.items()}
+        robot = json.dumps(configuration.to_dict(self._manifest.robot))
+        return {"seed": self._seed, "robot": robot, **parts}
+
     def save(self) -> None:
         """Write all that `restore` needs; a full disk is reported, and training goes on."""
         try:
@@ -260,6 +271,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Agent, replay, fleet, counters and random states."""
         return {
+            "identity": self._identity(),
             "agent": self._agent.state_dict(),
             "replay": self._replay.state_dict(),
             "fleet": self._fleet.state_dict(),
@@ -275,10 +287,17 @@ class Trainer:
         """Go on from what `save` wrote.
 
         Raises:
-            checkpoint.CheckpointError: there is none, or it is damaged.
+            checkpoint.CheckpointError: there is none, it is damaged, or it is of another robot, seed or
+                configuration.
         """
         checkpoint.recover_directory(self._run / "training")
         state = checkpoint.read_state(self._run / "training")
+        for name, own in self._identity().items():
+            if state["identity"].get(name) != own:
+                raise checkpoint.CheckpointError(
+                    f"{self._run / 'training'}: was trained with another {name}: "
+                    f"{state['identity'].get(name)}, now it is {own}"
+                )
         self._agent.load_state_dict(state["agent"])
         self._replay.load_state_dict(state["replay"])
         self._fleet.load_state_dict(state["fleet"])

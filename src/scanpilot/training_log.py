@@ -66,6 +66,7 @@ class TrainingLog:
         numbers = {
             f"validation/{name}": float(summary[name])
             for name in ("success", "collision", "timeout", "smoothness", "action_change", "time")
+            if summary[name] is not None
         }
         self._write("validation", seconds, steps, updates, numbers, {"summary": summary})
         low, high = summary["success_interval"]

@@ -116,6 +116,11 @@ def test_resuming_nothing_says_what_is_missing(tmp_path: Path) -> None:
         _train(tmp_path / "run", 1200, resume=True)
 
 
+def test_resuming_with_another_configuration_names_what_differs(uninterrupted: Path) -> None:
+    with pytest.raises(checkpoint.CheckpointError, match=r"another agent: .*\"gamma\": 0\.99.*now.*0\.9"):
+        _train(uninterrupted, 1300, "agent.gamma=0.9", resume=True)
+
+
 def test_a_budget_is_minutes_or_steps() -> None:
     assert Budget(minutes=2.0).fraction(30.0, 0) == 0.25
     assert Budget(steps=1000).fraction(0.0, 250) == 0.25

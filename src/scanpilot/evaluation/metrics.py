@@ -62,7 +62,7 @@ def summarise(episodes: Sequence[Episode], active: BoolArray) -> dict[str, Any]:
     """What ``scanpilot eval --json`` says of a suite; fractions, seconds, metres.
 
     ``smoothness`` is the mean of Sm over episodes and active components; ``time`` is the
-    mean duration of successful episodes; ``guard_rate`` is 0 without a guard.
+    mean duration of successful episodes, None without any; ``guard_rate`` is 0 without a guard.
     """
     count = len(episodes)
     named = {name: sum(e.outcome == name for e in episodes) for name in ("success", "collision", "timeout")}
@@ -72,7 +72,7 @@ def summarise(episodes: Sequence[Episode], active: BoolArray) -> dict[str, Any]:
         "episodes": count,
         **{name: number / count for name, number in named.items()},
         **{f"{name}_interval": wilson_interval(number, count) for name, number in named.items()},
-        "time": float(np.mean([e.seconds for e in won])) if won else math.nan,
+        "time": float(np.mean([e.seconds for e in won])) if won else None,
         "path_efficiency": float(efficiency.mean()),
         "path_efficiency_interval": bootstrap_interval(efficiency),
         "min_clearance": float(np.mean([e.min_clearance for e in episodes])),

@@ -32,7 +32,7 @@ def print_summary(result: dict[str, Any], console: Console | None = None) -> Non
         _percent(result["path_efficiency"]),
         _interval(result["path_efficiency_interval"]),
     )
-    table.add_row("time of successes", f"{result['time']:.1f} s", "")
+    table.add_row("time of successes", "-" if result["time"] is None else f"{result['time']:.1f} s", "")
     table.add_row("smallest clearance, mean", f"{result['min_clearance']:.2f} m", "")
     table.add_row("smoothness Sm (lower is smoother)", f"{result['smoothness']:.3f}", "")
     table.add_row("mean |change of action|", f"{result['action_change']:.3f}", "")
