@@ -31,6 +31,7 @@ INPUTS = ("constraints.txt", "pyproject.toml", "setup.cfg", "setup.py", "scripts
 
 SHARED = ("config", "launch", "models", "worlds", "package.xml")
 CAPTURE: dict[str, Any] = {"capture_output": True, "text": True}
+VERSION = "{}.{}".format(*sys.version_info)
 WHEELS = "wheels"
 EXTRAS = {"demo": ("ros",), "test": ("ros", "bags", "dev")}
 SERVED_BY = {"demo": ("demo", "test"), "test": ("test",)}
@@ -79,8 +80,11 @@ def main() -> int:
 
 
 def set_up(profile: str, ros: str) -> None:
-    built_from = {"root": str(ROOT), "python": "{}.{}".format(*sys.version_info), "ros": ros}
     state = read_state()
+    built_from = {"root": str(ROOT), "python": VERSION, "ros": ros}
+    if not os.environ.get("PYTHON") and "python" in state:
+        # Once made with PYTHON=..., .venv stays with that one: nobody repeats it each time.
+        built_from["python"] = state["python"]
     unchanged = {key: state.get(key) for key in built_from} == built_from
     fingerprint = fingerprint_of_inputs()
     done = {p for p, f in state.get("profiles", {}).items() if unchanged and f == fingerprint}
@@ -95,6 +99,7 @@ def set_up(profile: str, ros: str) -> None:
         print(f"setup: making .venv anew: {damage}", flush=True)
     if damage or not VENV.exists():
         create_venv(with_system_packages=ros != WHEELS)
+        built_from["python"] = VERSION
     constraints = write_constraints(ros)
     check_torch(constraints)
 
@@ -153,10 +158,9 @@ def check_venv_modules() -> None:
     # Debian and Ubuntu ship venv without ensurepip unless python3-venv is installed.
     missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if missing:
-        version = "{}.{}".format(*sys.version_info)
         raise SetupError(
             f"{sys.executable} has no module {' and no module '.join(missing)}, needed to create .venv.\n"
-            f"Debian, Ubuntu: sudo apt install python{version}-venv; elsewhere, name a complete Python:\n"
+            f"Debian, Ubuntu: sudo apt install python{VERSION}-venv; elsewhere, name a complete Python:\n"
             "make setup PYTHON=/path/to/python3"
         )
 
