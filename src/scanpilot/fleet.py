@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -160,6 +161,14 @@ class SimulatedFleet:
         Raises:
             scanpilot.types.InvalidInput: an action is not finite.
         """
+        result = self.advance(actions)
+        expired = self._expired_worlds()
+        result = replace(result, truncated=result.truncated | (self._in_worlds(expired) & ~result.terminated))
+        self._current = self._begin_anew(result.terminated | result.truncated, expired, result.triplets)
+        return result
+
+    def advance(self, actions: FloatArray) -> StepResult:
+        """`step` without new episodes: who is done stays where it is until `restart`, and so do worlds."""
         simulator = self.simulator
         executed = command.executed_actions(actions, self._robot)
         distance = self._goal_distance()
@@ -168,14 +177,13 @@ class SimulatedFleet:
         clearance = simulator.clearance()
         outcome = judge(distance, self._goal_distance(), clearance, contact, self._steps, self._task)
         successors = self._triplets(self._frames.push(self._resample(simulator.scan())))
-        expired = self._expired_worlds()
-        truncated = outcome.truncated | (self._in_worlds(expired) & ~outcome.terminated)
-        result = StepResult(
+        self._current = successors
+        return StepResult(
             triplets=successors,
             actions=executed,
             rewards=outcome.rewards,
             terminated=outcome.terminated,
-            truncated=truncated,
+            truncated=outcome.truncated,
             reached=outcome.reached,
             collided=outcome.collided,
             info={
@@ -188,8 +196,22 @@ class SimulatedFleet:
                 "timed_out": outcome.truncated,
             },
         )
-        self._current = self._begin_anew(outcome.terminated | truncated, expired, successors)
-        return result
+
+    def restart(self, robots: BoolArray, next_worlds: Sequence[int] = ()) -> Triplet:
+        """Begin new episodes of some robots, whatever they were doing.
+
+        Args:
+            robots: ``(N,)`` which.
+            next_worlds: indices of worlds that give way to the next ones first; all their robots must be
+                among those that begin anew.
+
+        Returns:
+            What all robots see now.
+        """
+        self._ages[list(next_worlds)] = 0
+        seen = self._triplets(self._frames.frames.copy())
+        self._current = self._begin_anew(robots, list(next_worlds), seen)
+        return self._current
 
     def state_dict(self) -> dict[str, Any]:
         """Worlds, robots, episodes and random states: the fleet goes on to the last digit."""
