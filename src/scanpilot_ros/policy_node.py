@@ -57,10 +57,10 @@ _LEVELS = {
 
 
 class PolicyNode(LifecycleNode):
-    """Drives one robot; see the module."""
+    """Drives one robot; see the module. Options are those of `rclpy.node.Node`."""
 
-    def __init__(self) -> None:
-        super().__init__("policy_node")
+    def __init__(self, **options: Any) -> None:
+        super().__init__("policy_node", **options)
         declare(self, PolicyNodeParameters)
         # Rates and watchdogs must go on when the ROS clock stands still.
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 
 import numpy as np
@@ -14,11 +15,14 @@ from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import TwistStamped
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.parameter import Parameter
 from sensor_msgs.msg import LaserScan
 from std_srvs.srv import SetBool, Trigger
 from visualization_msgs.msg import MarkerArray
 
 from scanpilot_ros import qos
+from scanpilot_ros.policy_node import PolicyNode
 from tests.ros.conftest import moving, odometry_message, until
 
 PERIOD = 0.2
@@ -98,6 +102,31 @@ def test_deactivated_it_is_silent_and_activated_it_goes_on(bench, node, fake) ->
     ):
         change(transition)
     assert fake.drives(), node.output
+
+
+def test_exception_in_a_tick_stops_the_robot_but_not_the_node(bench, robot, policy, monkeypatch) -> None:
+    values = [Parameter("policy", value=str(policy))]
+    node = PolicyNode(namespace="broken", parameter_overrides=values)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    thread = threading.Thread(target=executor.spin, daemon=True)
+    thread.start()
+    fake = robot("broken")
+    assert fake.drives()
+
+    def fail(_now: float) -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.navigator, "tick", fail)
+        assert fake.reports("failed", "internal error: RuntimeError: out of luck")
+        assert until(lambda: not moving(fake.commands[-1].message), 1.0)
+    assert fake.reports("driving")
+    node.halt()
+    assert until(lambda: not moving(fake.commands[-1].message), 1.0)
+    executor.shutdown(timeout_sec=2.0)
+    thread.join(2.0)
+    node.destroy_node()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
