@@ -93,10 +93,10 @@ def set_up(profile: str, ros: str) -> None:
         return
 
     started = time.monotonic()
+    if damage:
+        print(f"setup: .venv has to be made anew: {damage}", flush=True)
     check_venv_modules()
     check_disk(NEED_MB_CPU if damage or not VENV.exists() else NEED_MB_UPDATE)
-    if damage:
-        print(f"setup: making .venv anew: {damage}", flush=True)
     if damage or not VENV.exists():
         create_venv(with_system_packages=ros != WHEELS)
         built_from["python"] = VERSION
