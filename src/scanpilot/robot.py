@@ -197,6 +197,16 @@ class RobotSpec:
         if not self.actuation_delay >= 0.0:
             raise ValueError(f"actuation_delay is {self.actuation_delay} s, expected 0 or more")
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether its left side is its right side in a mirror: footprint, lidar and field of view."""
+        lidar, polygon = self.lidar, self.footprint.polygon
+        middle = wrap_angle(lidar.yaw + 0.5 * (lidar.angle_min + lidar.angle_max))
+        full_turn = lidar.angle_max - lidar.angle_min > 2.0 * math.pi - lidar.angle_increment - 1e-6
+        sees_evenly = lidar.y == 0.0 and (full_turn or abs(middle) < 1e-6)
+        corners = set() if polygon is None else {(round(x, 6), round(y, 6)) for x, y in polygon}
+        return sees_evenly and {(x, 0.0 - y) for x, y in corners} == corners
+
 
 def load_robot(path: str | Path) -> RobotSpec:
     """Read a robot from its YAML file.

@@ -71,8 +71,8 @@ class AgentConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     gamma: float = 0.99
     n_step: int = 3
-    batch_size: int = 256
-    learning_rate: float = 5e-4
+    batch_size: int = 128
+    learning_rate: float = 1e-3
     learning_rate_end: float = 0.1
     temperature_learning_rate: float = 5e-4
     temperature_beta1: float = 0.5
@@ -90,7 +90,7 @@ class AgentConfig:
     caps_on: Literal["squashed", "unsquashed"] = "squashed"
     weight_average: float = 0.998
     max_gradient_norm: float = 20.0
-    mirror: bool = False
+    mirror: bool = True
 
     def __post_init__(self) -> None:
         if not 0.0 < self.gamma < 1.0 or self.batch_size < 1 or self.n_step < 1 or self.actor_interval < 1:

@@ -73,7 +73,7 @@ class TrainConfig:
     agent: AgentConfig = field(default_factory=AgentConfig)
     replay_capacity: int = 200_000
     warmup_steps: int = 5_000
-    updates_per_step: int = 4
+    updates_per_step: int = 8
     validations: int = 8
     validate_from: float = 0.3
     validation_episodes: int = 256

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from scanpilot.sac_ae_caps import SacAeCaps
 from scanpilot.sim import sources
 from scanpilot.trainer import Budget, TrainConfig, Trainer
 from scanpilot.training_log import TrainingLog
+
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -74,6 +78,9 @@ def train(
         settings.fleet,
         seed,
     )
+    if settings.agent.mirror and not spec.is_symmetric:
+        logger.warning("%s is not the same in a mirror: training without agent.mirror", spec.name)
+        settings = replace(settings, agent=replace(settings.agent, mirror=False))
     agent = SacAeCaps(observation, command.active_components(spec), settings.agent, seed)
     replay = ReplayBuffer(
         settings.replay_capacity, observation.scan_shape, seed, settings.agent.n_step, settings.agent.gamma

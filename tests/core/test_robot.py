@@ -172,3 +172,19 @@ def test_bad_robot_file_names_file_and_line(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigurationError, match=r"bad\.yaml:5: limit vx is -1\.0"):
         load_robot(path)
+
+
+def test_which_robots_are_the_same_in_a_mirror() -> None:
+    def robot(footprint: Footprint, **lidar: float) -> RobotSpec:
+        return RobotSpec("r", "differential", footprint, Limits(vx=1.0, wz=1.0), Lidar(beams=90, **lidar))
+
+    disc = Footprint(radius=0.2)
+    wedge = Footprint(polygon=((0.3, 0.0), (-0.1, 0.2), (-0.1, -0.2)))
+    lopsided = Footprint(polygon=((0.3, 0.1), (-0.1, 0.2), (-0.1, -0.2)))
+    assert robot(disc).is_symmetric
+    assert robot(disc, x=0.1, yaw=1.0).is_symmetric
+    assert robot(wedge, angle_min=-2.0, angle_max=2.0).is_symmetric
+    assert robot(disc, angle_min=0.0, angle_max=2.0, yaw=-1.0).is_symmetric
+    assert not robot(lopsided).is_symmetric
+    assert not robot(disc, y=0.01).is_symmetric
+    assert not robot(disc, angle_min=-2.0, angle_max=1.9).is_symmetric
