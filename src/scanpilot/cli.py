@@ -11,10 +11,13 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scanpilot import __version__, resources
 from scanpilot.configuration import ConfigurationError
+
+if TYPE_CHECKING:
+    from scanpilot.sim.world import World
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         CheckpointError,
         WorldFileError,
         FileNotFoundError,
+        IsADirectoryError,
         NotADirectoryError,
+        PermissionError,
     ) as error:
         print(f"scanpilot {args.command}: {error}", file=sys.stderr)
         return 1
@@ -50,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_eval(commands)
     _add_release(commands)
     _add_sim(commands)
+    _add_world(commands)
     _add_bench(commands)
     return parser
 
@@ -169,6 +175,60 @@ def _sim(args: argparse.Namespace) -> int:
     import subprocess
 
     return subprocess.call([sys.executable, "-m", "scanpilot_ros.simulation", *args.arguments])
+
+
+def _add_world(commands: Any) -> None:
+    world = commands.add_parser("world", help="draw worlds, and convert them to Stage's")
+    actions = world.add_subparsers(dest="action", required=True, metavar="ACTION")
+    source = "a world file (.world, .sdf, .yaml), name of a shipped one, or a generated one such as maze:7"
+    show = actions.add_parser("show", help="draw a world and the robots that its file places")
+    show.add_argument("world", metavar="WORLD", help=source)
+    show.add_argument("--out", type=Path, required=True, metavar="PNG", help="picture to write")
+    show.set_defaults(run=_show_world)
+    convert = actions.add_parser("convert", help="write a world as a Stage file, without its robots")
+    convert.add_argument("world", metavar="WORLD", help=source)
+    convert.add_argument("--out", type=Path, required=True, metavar="FILE.world", help="file to write")
+    convert.set_defaults(run=_convert_world)
+
+
+def _show_world(args: argparse.Namespace) -> int:
+    from scanpilot.sim import drawing
+
+    if args.out.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ConfigurationError(f"--out {args.out}: expected a name that ends in .png, .pdf or .svg")
+    world = _read_world(args.world)
+    drawing.save_world(world, args.out)
+    x0, y0, x1, y1 = world.bounds
+    print(
+        f"{world.name}: {x1 - x0:.1f} m by {y1 - y0:.1f} m, {len(world.solids) + len(world.discs)} bodies,"
+        f" {len(world.robots)} robots; picture: {args.out}"
+    )
+    return 0
+
+
+def _convert_world(args: argparse.Namespace) -> int:
+    from scanpilot.sim.world_file import write_world_file
+
+    if args.out.suffix != ".world":
+        raise ConfigurationError(f"--out {args.out}: expected a name that ends in .world")
+    world = _read_world(args.world)
+    write_world_file(world, args.out)
+    left_out = f"; left out {len(world.robots)} robots" if world.robots else ""
+    print(f"{world.name}: {len(world.solids) + len(world.discs)} bodies in {args.out}{left_out}")
+    return 0
+
+
+def _read_world(name: str) -> World:
+    from scanpilot.sim import sources
+    from scanpilot.sim.world_file import load_world
+
+    generator, colon, seed = name.partition(":")
+    if generator in sources.GENERATORS:
+        if not (colon and seed.isascii() and seed.isdigit()):
+            raise ConfigurationError(f"world {name!r}: expected a seed, such as {generator}:7")
+        # The world that simulation.launch.py and `scanpilot sim` mean by the same name.
+        return sources.worlds(generator, "test", int(seed))(0)
+    return load_world(resources.find("world", name))
 
 
 def _add_bench(commands: Any) -> None:
