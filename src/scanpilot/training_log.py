@@ -85,8 +85,9 @@ class TrainingLog:
         self._tensorboard.close()
 
     def _rates(self, seconds: float, steps: int, updates: int) -> dict[str, float]:
-        before = self._previous or (0.0, 0, 0)
-        self._previous = (seconds, steps, updates)
+        before, self._previous = self._previous, (seconds, steps, updates)
+        if before is None:
+            return {"charts/steps_per_s": 0.0, "charts/updates_per_s": 0.0}
         span = max(seconds - before[0], 1e-9)
         return {
             "charts/steps_per_s": (steps - before[1]) / span,
