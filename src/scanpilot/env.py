@@ -345,6 +345,8 @@ class ScanPilotVectorEnv(gymnasium.vector.VectorEnv[Observation, FloatArray, np.
     def __init__(
         self, num_envs: int = 1, robots_per_world: int = 1, render_mode: str | None = None, **scenario: Any
     ) -> None:
+        # First, because Gymnasium closes even what was never made.
+        self._views: dict[int, LiveView] = {}
         if robots_per_world < 1 or num_envs < 1 or num_envs % robots_per_world:
             raise ValueError(
                 f"num_envs {num_envs} is not a positive multiple of robots_per_world {robots_per_world}"
@@ -358,7 +360,6 @@ class ScanPilotVectorEnv(gymnasium.vector.VectorEnv[Observation, FloatArray, np.
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
         self._fleet: SimulatedFleet | None = None
-        self._views: dict[int, LiveView] = {}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

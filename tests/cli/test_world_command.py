@@ -75,7 +75,8 @@ def test_a_converted_world_is_the_same_world(kind: str, tmp_path: Path) -> None:
     # Clearances on one grid; discs became polygons of 32 corners.
     footprint = Footprint(radius=0.1)
     spaces = [FreeSpace(w, footprint, resolution=0.1) for w in (before, after)]
-    if spaces[0].clearance.shape == spaces[1].clearance.shape:
+    # A Stage file does not say that robots are meant to be within the walls: another grid.
+    if kind != "generated":
         np.testing.assert_allclose(spaces[0].clearance, spaces[1].clearance, atol=0.02)
     assert spaces[1].area == pytest.approx(spaces[0].area, rel=0.02)
 

@@ -292,15 +292,14 @@ def test_gymnasiums_vector_wrappers_work() -> None:
     envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
     envs = gymnasium.wrappers.vector.NormalizeReward(envs)
     envs = gymnasium.wrappers.vector.ClipAction(envs)
-    envs = gymnasium.wrappers.vector.DictInfoToList(envs)
     envs.reset(seed=0)
     for _ in range(5):
         seen, rewards, _, truncated, infos = envs.step(-np.tile(FORWARD, (4, 1)))
     assert truncated.all()
     assert seen in envs.observation_space
     assert rewards.shape == (4,)
-    assert [info["episode"]["l"] for info in infos] == [5] * 4
-    np.testing.assert_array_equal(infos[0]["final_info"]["executed_action"], STOP)
+    assert infos["episode"]["l"].tolist() == [5] * 4
+    np.testing.assert_array_equal(infos["final_info"]["executed_action"][0], STOP)
 
 
 def test_vector_pictures_are_one_of_each_world() -> None:
