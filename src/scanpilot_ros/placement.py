@@ -15,8 +15,8 @@ from scanpilot.configuration import ConfigurationError
 from scanpilot.robot import RobotSpec, load_robot
 from scanpilot.sim import sources
 from scanpilot.sim.free_space import FreeSpace, NoRoom
-from scanpilot.sim.world import World
-from scanpilot.sim.world_file import WorldFileError, cut_for, load_world, robot_spec
+from scanpilot.sim.world import World, WorldFileError
+from scanpilot.sim.world_file import cut_for, load_world, robot_spec
 from scanpilot.types import InvalidInput, Pose2D
 
 
