@@ -78,14 +78,14 @@ class PolicyLoader:
 
     def start(self, path: str) -> None:
         """Load the policy at ``path`` now, then go on watching it; empty watches nothing."""
-        self.watch(path)
+        self._watched = path
         self._look()
         self._thread.start()
 
-    def watch(self, path: str) -> None:
-        """Watch this path from now on."""
-        if path != self._watched:
-            self._watched, self._seen = path, ()
+    def watch(self, path: str, answer: Answer) -> None:
+        """Watch this path from now on; load what is there even if it was loaded before."""
+        self._seen, self._watched = _trace(path), path
+        self.announce(path, answer)
 
     def announce(self, path: str, answer: Answer | None = None) -> None:
         """Load the policy at ``path`` after those announced before it."""
@@ -120,10 +120,13 @@ class PolicyLoader:
 
     def _look(self) -> None:
         """Load the watched policy if it is another than the one last seen there."""
-        if self._changed():
-            path = self._watched
-            # Before loading: what is written meanwhile is another trace, and loaded next time.
-            self._seen = _trace(path)
+        if not self._changed():
+            return
+        path = self._watched
+        # Before loading: what is written meanwhile is another trace, and loaded next time.
+        self._seen = _trace(path)
+        # A directory replaced in place is gone for a moment: no reason to complain while another drives.
+        if not (self._seen[-1] is None and self.record.loaded):
             self._load(path)
 
     def _changed(self) -> bool:

@@ -28,6 +28,7 @@ from std_msgs.msg import String
 from std_srvs.srv import SetBool, Trigger
 from visualization_msgs.msg import MarkerArray
 
+from scanpilot import resources
 from scanpilot.configuration import ConfigurationError
 from scanpilot.geometry import compose
 from scanpilot.navigator import DEFAULT_PERIOD, Command, Navigator, State
@@ -91,9 +92,10 @@ class PolicyNode(LifecycleNode):
         """Read parameters, load the policy, open topics; without a usable policy it waits for one."""
         try:
             self._settings = read(self, PolicyNodeParameters)
-            robot = load_robot(self._settings.robot) if self._settings.robot else None
+            named = self._settings.robot
+            robot = load_robot(resources.find("robot", named)) if named else None
             config = self._settings.navigator_config(robot)
-        except (InvalidInput, ConfigurationError) as error:
+        except (InvalidInput, ConfigurationError, FileNotFoundError) as error:
             self._failure = str(error)
             self.get_logger().error(self._failure)
             return TransitionCallbackReturn.FAILURE
@@ -109,9 +111,9 @@ class PolicyNode(LifecycleNode):
         self._first_scan: float | None = None
         self._path = ""
         self._open()
-        self._set_stated_mount(None)
+        self._set_stated_mount()
         self._loader = PolicyLoader(self._accept, self._refused, self._await_tick)
-        self._loader.start(self._settings.policy)
+        self._loader.start(_policy_path(self._settings.policy))
         if not self._settings.policy:
             self.navigator.no_policy_reason = "parameter 'policy' is empty and no policy was announced yet"
         self._command = Command(ZERO_TWIST, State.DISABLED, "not active")
@@ -251,15 +253,15 @@ class PolicyNode(LifecycleNode):
                 f"nobody publishes TF: taking the mount of the lidar {frame!r} from the robot's description",
                 once=True,
             )
-            self._set_stated_mount(None)
+            self._set_stated_mount()
             return
         where = f"x {mount.x:.3f} m, y {mount.y:.3f} m, yaw {mount.yaw:.3f} rad"
         self.get_logger().info(f"lidar {frame!r} sits at {where}{', upside down' if flipped else ''}")
         self.navigator.set_mount(mount, flipped)
         self._mount_known = frame
 
-    def _set_stated_mount(self, policy: Policy | None) -> None:
-        """The mount that parameters, the robot file or the policy state, in this order."""
+    def _set_stated_mount(self) -> None:
+        """The mount that parameters or the robot file state; where neither does, the policy's stands."""
         mount = self._settings.mount
         if mount is None and self._robot is not None:
             mount = self._robot.lidar.mount
@@ -314,11 +316,10 @@ class PolicyNode(LifecycleNode):
         self._loader.announce(message.data)
 
     async def _on_load(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        path = self.get_parameter("policy").value
+        path = _policy_path(self.get_parameter("policy").value)
         if not path:
             response.success, response.message = False, "parameter 'policy' is empty"
             return response
-        self._loader.watch(path)
         executor = self.executor
         future: Future = Future(executor=executor)
 
@@ -326,7 +327,7 @@ class PolicyNode(LifecycleNode):
             future.set_result((ok, message))
             executor.wake()
 
-        self._loader.announce(path, answer)
+        self._loader.watch(path, answer)
         response.success, response.message = await future
         return response
 
@@ -389,7 +390,11 @@ class PolicyNode(LifecycleNode):
         self._timing.end(begun, time.monotonic())
         self._ticked.set()
         self._keep_period()
-        self._show(command)
+        try:
+            self._show(command)
+        except Exception as error:
+            # What is only looked at must not end what drives.
+            self.get_logger().error(f"nothing to show: {error!r}", throttle_duration_sec=1.0)
 
     def _send(self, command: Command) -> None:
         with self._send_lock:
@@ -542,6 +547,14 @@ class PolicyNode(LifecycleNode):
             "tick_p99 (ms)": f"{1e3 * timing.duration(0.99):.2f}",
             "tick_max (ms)": f"{1e3 * timing.duration_max:.2f}",
         }
+
+
+def _policy_path(name: str) -> str:
+    """A released policy's directory by its name; any other path as it is, for it may yet come to be."""
+    try:
+        return str(resources.find("policy", name)) if name else ""
+    except FileNotFoundError:
+        return name
 
 
 def main(args: list[str] | None = None) -> int:
