@@ -18,6 +18,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence  # noqa: E40
 from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
 
 from scanpilot.env import ScanPilotEnv, ScanPilotVectorEnv  # noqa: E402
+from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec  # noqa: E402
 from scanpilot.sim.simulator import SimulatorConfig  # noqa: E402
 from scanpilot.sim.world import Solid, World, box, build_world  # noqa: E402
 from scanpilot.task import TaskConfig  # noqa: E402
@@ -163,6 +164,38 @@ def test_mistakes_are_named() -> None:
         env.step(np.zeros(2, dtype=np.float32))
     with pytest.raises(ValueError, match="finite"):
         env.step(np.array([np.nan, 0, 0], dtype=np.float32))
+
+
+@pytest.mark.parametrize("kinematics", ["differential", "omnidirectional", "car"])
+def test_no_observation_leaves_its_space(kinematics: Any) -> None:
+    """Not even on an endless plane, with robots that overdo their commands."""
+    limits = Limits(vx=2.0, wz=1.0, vy=1.0 if kinematics == "omnidirectional" else 0.0)
+    robot = RobotSpec(
+        "runner",
+        kinematics,
+        Footprint(polygon=((0.3, 0.2), (-0.3, 0.2), (-0.3, -0.2), (0.3, -0.2))),
+        limits,
+        Lidar(beams=40, angle_min=-1.0, angle_max=1.0, x=0.2),
+        turning_radius=0.8 if kinematics == "car" else 0.0,
+    )
+    plain = build_world("plain", [Solid((box(0.0, 0.0, 0.1, 0.1),))], bounds=(-9.0, -9.0, 9.0, 9.0))
+    envs = ScanPilotVectorEnv(
+        num_envs=8,
+        robots_per_world=2,
+        robot=robot,
+        world=lambda number: plain,
+        task=TaskConfig(time_limit=60),
+        simulator=SimulatorConfig(scan_noise=0.1, scan_short=0.1, velocity_error=0.3),
+    )
+    assert envs.reset(seed=0)[0] in envs.observation_space
+    envs.action_space.seed(0)
+    straight = envs.action_space.sample()
+    straight[:, 0] = 1.0
+    for step in range(130):
+        seen, *_, infos = envs.step(straight if step < 65 else envs.action_space.sample())
+        assert seen in envs.observation_space
+        for last in infos.get("final_obs", []):
+            assert last is None or last in envs.single_observation_space
 
 
 def test_pictures_follow_the_robot() -> None:
