@@ -111,6 +111,11 @@ class Setting:
         )
         return cast("spaces.Space[Observation]", space)
 
+    @property
+    def frame_rate(self) -> int:
+        """Pictures a second that play at the robot's own pace."""
+        return max(1, round(1.0 / self.robot.control_period))
+
     def view(self, window: bool) -> LiveView:
         """A picture to draw these robots into."""
         spec = self.observation
@@ -288,7 +293,7 @@ class ScanPilotEnv(gymnasium.Env[Observation, FloatArray]):
 
     def __init__(self, render_mode: str | None = None, **scenario: Any) -> None:
         setting = Setting(Scenario(**scenario))
-        self.metadata = {**self.metadata, "render_fps": round(1.0 / setting.robot.control_period)}
+        self.metadata = {**self.metadata, "render_fps": setting.frame_rate}
         self.render_mode = render_mode
         self._arena = Arena(setting, 1, render_mode)
         self.observation_space = setting.observation_space()
@@ -352,7 +357,7 @@ class ScanPilotVectorEnv(gymnasium.vector.VectorEnv[Observation, FloatArray, np.
                 f"num_envs {num_envs} is not a positive multiple of robots_per_world {robots_per_world}"
             )
         self._setting = Setting(Scenario(**scenario))
-        self.metadata = {**self.metadata, "render_fps": round(1.0 / self._setting.robot.control_period)}
+        self.metadata = {**self.metadata, "render_fps": self._setting.frame_rate}
         self.num_envs, self._per_world = num_envs, robots_per_world
         self.render_mode = check_render_mode(render_mode)
         self.single_observation_space = self._setting.observation_space()

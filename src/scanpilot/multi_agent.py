@@ -49,7 +49,7 @@ class ScanPilotParallelEnv(ParallelEnv):
         if robots < 1:
             raise ValueError(f"robots is {robots}, expected at least 1")
         setting = Setting(Scenario(**scenario))
-        self.metadata = {**self.metadata, "render_fps": round(1.0 / setting.robot.control_period)}
+        self.metadata = {**self.metadata, "render_fps": setting.frame_rate}
         self.render_mode = render_mode
         self._arena = Arena(setting, robots, render_mode)
         self.possible_agents = [f"robot_{robot}" for robot in range(robots)]
