@@ -27,7 +27,7 @@ from scanpilot.types import InvalidInput
 # Names, in the environment of a process, the parent that it must not outlive.
 STOP_WITH_PARENT = "SCANPILOT_STOP_WITH_PARENT"
 
-_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Halting(Protocol):
@@ -43,8 +43,12 @@ def run(make: Callable[[], Node], args: list[str] | None = None) -> int:
     A node whose making raises `InvalidInput`, `ConfigurationError` or `OSError` ends the process
     with the reason on standard error and exit code 1.
     """
-    # Blocked before any thread starts, so that every thread inherits it and `sigtimedwait` gets them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    # Handlers and not a blocked mask: numerical libraries have started threads that block nothing, and
+    # a signal that lands there would raise KeyboardInterrupt here. A second one, which launch sends as a
+    # rule, must not cut the end short either.
+    told = threading.Event()
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: told.set())
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = make()
@@ -52,10 +56,10 @@ def run(make: Callable[[], Node], args: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         rclpy.shutdown()
         return 1
-    return _spin(node)
+    return _spin(node, told)
 
 
-def _spin(node: Node) -> int:
+def _spin(node: Node, told: threading.Event) -> int:
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     failure: list[BaseException] = []
@@ -71,11 +75,14 @@ def _spin(node: Node) -> int:
 
     thread = threading.Thread(target=spin, name="executor", daemon=True)
     thread.start()
-    while not done.is_set() and signal.sigtimedwait(_SIGNALS, 0.05) is None and not _orphaned():
+    while not done.is_set() and not told.wait(0.05) and not _orphaned():
         pass
     halt = getattr(node, "halt", None)
     if halt is not None:
         halt()
+    # Python gives signals their default meaning back while it ends: another one would look like a crash.
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     executor.shutdown(timeout_sec=1.0)
     thread.join(2.0)
     if failure:

@@ -146,6 +146,19 @@ def test_signal_ends_in_zero_at_once(start_node, robot, policy, number: signal.S
     assert "Traceback" not in node.output
 
 
+def test_a_second_signal_cuts_no_end_short(start_node, robot, policy) -> None:
+    """What launch does in some shutdowns; the numerical libraries' threads must not fall for it either."""
+    node = start_node("policy_node", "twice", policy=policy)
+    fake = robot("twice")
+    assert fake.drives(), node.output
+    sent = time.monotonic()
+    node.signal(signal.SIGINT)
+    time.sleep(0.02)
+    node.signal(signal.SIGINT)
+    assert node.wait(10.0) == 0, node.output
+    assert any(s.time > sent and not moving(s.message) for s in list(fake.commands))
+
+
 def test_stamped_commands(start_node, robot, policy) -> None:
     node = start_node("policy_node", "stamped", policy=policy, stamped=True)
     fake = robot("stamped", stamped=True)
