@@ -63,7 +63,8 @@ class TrainConfig:
         validate_from: fraction of the budget before which it is not worth the time.
         validation_episodes: on worlds that training never sees.
         save_seconds: between two saves of the training state.
-        threads: of torch.
+        threads: of torch. One: two that share their cores with anything else wait for each other, spinning,
+            and are many times slower than one.
     """
 
     world: str = "clutter"
@@ -78,7 +79,7 @@ class TrainConfig:
     validate_from: float = 0.3
     validation_episodes: int = 256
     save_seconds: float = 120.0
-    threads: int = 2
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if self.replay_capacity < self.agent.batch_size:
