@@ -11,13 +11,11 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scanpilot import __version__, resources
 from scanpilot.configuration import ConfigurationError
-
-if TYPE_CHECKING:
-    from scanpilot.sim.world import World
+from scanpilot.types import InvalidInput
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ConfigurationError,
         CheckpointError,
         WorldFileError,
+        InvalidInput,
         FileNotFoundError,
         IsADirectoryError,
         NotADirectoryError,
@@ -192,11 +191,11 @@ def _add_world(commands: Any) -> None:
 
 
 def _show_world(args: argparse.Namespace) -> int:
-    from scanpilot.sim import drawing
+    from scanpilot.sim import drawing, sources
 
     if args.out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ConfigurationError(f"--out {args.out}: expected a name that ends in .png, .pdf or .svg")
-    world = _read_world(args.world)
+    world = sources.named_world(args.world)
     drawing.save_world(world, args.out)
     x0, y0, x1, y1 = world.bounds
     print(
@@ -207,28 +206,16 @@ def _show_world(args: argparse.Namespace) -> int:
 
 
 def _convert_world(args: argparse.Namespace) -> int:
+    from scanpilot.sim import sources
     from scanpilot.sim.world_file import write_world_file
 
     if args.out.suffix != ".world":
         raise ConfigurationError(f"--out {args.out}: expected a name that ends in .world")
-    world = _read_world(args.world)
+    world = sources.named_world(args.world)
     write_world_file(world, args.out)
     left_out = f"; left out {len(world.robots)} robots" if world.robots else ""
     print(f"{world.name}: {len(world.solids) + len(world.discs)} bodies in {args.out}{left_out}")
     return 0
-
-
-def _read_world(name: str) -> World:
-    from scanpilot.sim import sources
-    from scanpilot.sim.world_file import load_world
-
-    generator, colon, seed = name.partition(":")
-    if generator in sources.GENERATORS:
-        if not (colon and seed.isascii() and seed.isdigit()):
-            raise ConfigurationError(f"world {name!r}: expected a seed, such as {generator}:7")
-        # The world that simulation.launch.py and `scanpilot sim` mean by the same name.
-        return sources.worlds(generator, "test", int(seed))(0)
-    return load_world(resources.find("world", name))
 
 
 def _add_bench(commands: Any) -> None:

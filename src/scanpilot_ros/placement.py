@@ -16,7 +16,7 @@ from scanpilot.robot import RobotSpec, load_robot
 from scanpilot.sim import sources
 from scanpilot.sim.free_space import FreeSpace, NoRoom
 from scanpilot.sim.world import World, WorldFileError
-from scanpilot.sim.world_file import cut_for, load_world, robot_spec
+from scanpilot.sim.world_file import robot_spec
 from scanpilot.types import InvalidInput, Pose2D
 
 
@@ -74,16 +74,7 @@ def make_scene(world: str, robot: str, robots: int, seed: int) -> Scene:
 def _world(name: str) -> World:
     if not name:
         raise InvalidInput("no world was named: give a world file, or a generated world such as clutter:7")
-    generator, colon, seed = name.partition(":")
-    if colon and generator in sources.GENERATORS:
-        if not seed.isdigit():
-            raise InvalidInput(
-                f"world {name!r}: expected a whole number after the colon, such as {generator}:7"
-            )
-        return sources.worlds(generator, "test", int(seed))(0)
-    world = load_world(resources.find("world", name))
-    # As high and low as the robots it places: what they neither see nor hit is not there.
-    return cut_for(world, world.robots[0]) if world.robots else world
+    return sources.cut_for_its_robots(sources.named_world(name))
 
 
 def _starts(world: World, robot: RobotSpec, count: int, seed: int) -> tuple[Start, ...]:

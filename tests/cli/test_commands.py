@@ -89,7 +89,7 @@ def test_bench_inference_reports_the_promised_keys(run: Path, tmp_path: Path) ->
             ["train", "--steps", 10, "--out", "x", "--set", "agent.gama=0.9"],
             "the nearest known key is 'gamma'",
         ),
-        (["train", "--steps", 10, "--out", "x", "--set", "world=cluter"], "'clutter'"),
+        (["train", "--steps", 10, "--out", "x", "--set", "world=cluter"], "'clutter:7'"),
         (["train", "--steps", 10, "--out", "x", "--resume"], "state.json"),
     ],
 )

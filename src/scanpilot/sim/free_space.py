@@ -17,14 +17,14 @@ from scipy import ndimage
 from scanpilot.robot import Footprint
 from scanpilot.sim import grid_kernels, simulator
 from scanpilot.sim.world import World
-from scanpilot.types import BoolArray, DoubleArray, FloatArray
+from scanpilot.types import BoolArray, DoubleArray, FloatArray, InvalidInput
 
 _ANY_DIRECTION = np.ones((3, 3), dtype=np.int8)
 # Distances beyond this are not told apart, metres.
 _REACH = 1.5
 
 
-class NoRoom(ValueError):
+class NoRoom(InvalidInput):
     """No start and goal as asked for were found."""
 
 
