@@ -72,7 +72,7 @@ class FleetConfig:
 
     worlds: int = 16
     robots_per_world: int = 8
-    world_lifetime: int = 600
+    world_lifetime: int = 150
     goal_distance: tuple[float, float] = (2.0, 12.0)
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
