@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ import numpy as np
 from scanpilot import command
 from scanpilot.observation import FrameStack, ObservationSpec, ScanResampler, triplets_of
 from scanpilot.robot import RobotSpec
-from scanpilot.sim.free_space import FreeSpace
+from scanpilot.sim.free_space import FreeSpace, NoRoom
 from scanpilot.sim.simulator import Simulator, SimulatorConfig
 from scanpilot.sim.sources import WorldMaker
 from scanpilot.sim.world import World
@@ -68,6 +69,9 @@ class FleetConfig:
         world_lifetime: steps until a world gives way to the next one; 0 keeps it for ever.
         goal_distance: shortest and longest straight line from start to goal, metres.
         simulator: departures from the ideal.
+        start_spacing: metres that a new start keeps from the footprints of the robots that are
+            under way, where there is room for it: one that appears right in front of a robot
+            cannot be avoided, and teaches only that.
     """
 
     worlds: int = 16
@@ -75,6 +79,7 @@ class FleetConfig:
     world_lifetime: int = 150
     goal_distance: tuple[float, float] = (2.0, 12.0)
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+    start_spacing: float = 1.0
 
     def __post_init__(self) -> None:
         if self.worlds < 1 or self.robots_per_world < 1 or self.world_lifetime < 0:
@@ -82,6 +87,8 @@ class FleetConfig:
         low, high = self.goal_distance
         if not 0.0 < low < high:
             raise ValueError(f"goal_distance {self.goal_distance} m, expected 0 < shortest < longest")
+        if not 0.0 <= self.start_spacing < math.inf:
+            raise ValueError(f"start_spacing is {self.start_spacing} m, expected 0 or more")
 
 
 class SimulatedFleet:
@@ -298,14 +305,29 @@ class SimulatedFleet:
         """New starts and goals for some robots of a world, clear of the others."""
         per_world = self._config.robots_per_world
         robots = world * per_world + members
-        low, high = self._config.goal_distance
         staying = np.setdiff1d(np.arange(per_world), members) + world * per_world
         taken, goals = self.simulator.poses[staying], self.goals[staying]
         for robot in robots:
-            start, goal = self._spaces[world].sample(
-                self._rng, min_distance=low, max_distance=high, taken=taken, taken_goals=goals
-            )
+            start, goal = self._sample(world, taken, goals)
             self.starts[robot], self.goals[robot] = start, goal
             taken, goals = np.concatenate((taken, start[None])), np.concatenate((goals, goal[None]))
         self.simulator.place(robots, self.starts[robots])
         self._steps[robots] = 0
+
+    def _sample(self, world: int, taken: DoubleArray, goals: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
+        low, high = self._config.goal_distance
+
+        def at(spacing: float) -> tuple[DoubleArray, DoubleArray]:
+            return self._spaces[world].sample(
+                self._rng,
+                min_distance=low,
+                max_distance=high,
+                taken=taken,
+                taken_goals=goals,
+                spacing=spacing,
+            )
+
+        try:
+            return at(self._config.start_spacing)
+        except NoRoom:
+            return at(0.0)

@@ -74,8 +74,8 @@ class TrainConfig:
     agent: AgentConfig = field(default_factory=AgentConfig)
     replay_capacity: int = 200_000
     warmup_steps: int = 5_000
-    updates_per_step: int = 8
-    validations: int = 8
+    updates_per_step: int = 4
+    validations: int = 5
     validate_from: float = 0.3
     validation_episodes: int = 256
     save_seconds: float = 120.0

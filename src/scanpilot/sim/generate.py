@@ -110,17 +110,17 @@ def _clutter(rng: np.random.Generator, difficulty: float) -> tuple[list[Solid], 
             float(rng.uniform(-0.5 * height + margin, 0.5 * height - margin)),
         )
 
-    for _ in range(rng.poisson(0.05 * difficulty * area)):
+    for _ in range(rng.poisson(0.054 * difficulty * area)):
         (x, y), (length, depth) = somewhere(), rng.uniform(0.3, 1.3, 2)
         solids.append(Solid((box(x, y, length, depth, rng.uniform(0.0, math.pi)),), color=_WOOD))
     discs = [
         Disc(*somewhere(), float(rng.uniform(0.1, 0.45)), color=_STEEL)
-        for _ in range(rng.poisson(0.037 * difficulty * area))
+        for _ in range(rng.poisson(0.04 * difficulty * area))
     ]
-    solids.extend(_long_wall(rng, somewhere()) for _ in range(rng.poisson(4.8 * difficulty)))
-    for _ in range(rng.poisson(1.8 * difficulty)):
+    solids.extend(_long_wall(rng, somewhere()) for _ in range(rng.poisson(5.2 * difficulty)))
+    for _ in range(rng.poisson(1.95 * difficulty)):
         solids.extend(_corridor(rng, somewhere(1.5)))
-    for _ in range(rng.poisson(3.1 * difficulty)):
+    for _ in range(rng.poisson(3.35 * difficulty)):
         solids.extend(_pocket(rng, somewhere(1.5)))
     return solids, discs, width, height
 

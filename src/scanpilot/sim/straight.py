@@ -63,6 +63,7 @@ def measure(
     steps: int = 300,
     min_distance: float = 2.0,
     max_distance: float = 12.0,
+    spacing: float = 1.0,
 ) -> Difficulty:
     """Drive every robot's first episode; robots that are done start again and remain traffic."""
     rng = np.random.default_rng(seed)
@@ -74,7 +75,12 @@ def measure(
 
     def begin(i: int, placed: DoubleArray, other_goals: DoubleArray) -> None:
         start, goals[i] = spaces[i // robots_per_world].sample(
-            rng, min_distance=min_distance, max_distance=max_distance, taken=placed, taken_goals=other_goals
+            rng,
+            min_distance=min_distance,
+            max_distance=max_distance,
+            taken=placed,
+            taken_goals=other_goals,
+            spacing=spacing,
         )
         simulator.place([i], start[None])
 
