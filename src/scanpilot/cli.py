@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ from scanpilot.types import InvalidInput
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code: 0 done, 1 failed, 2 wrong usage."""
     args = _parser().parse_args(arguments)
+    # Before torch is imported: its threads spin while they wait for each other, by default so long that
+    # two of them on cores with other work come to a crawl.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     from scanpilot.checkpoint import CheckpointError
     from scanpilot.sim.world import WorldFileError

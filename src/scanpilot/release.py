@@ -80,7 +80,7 @@ def _card(policy: Policy, directory: Path, results: dict[str, Any]) -> str:
         str(training.get("command")),
         "```",
         "",
-        f"Seed {training.get('seed')}; this policy is the best validated one, after "
+        f"Seed {training.get('seed')}; published after "
         f"{training.get('steps'):,} robot steps, {training.get('updates'):,} updates "
         f"and {training.get('minutes'):.1f} minutes.",
         "The whole configuration is in `policy.json`.",

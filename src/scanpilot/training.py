@@ -50,7 +50,7 @@ def train(
         resume: go on with the run in ``out``.
 
     Returns:
-        The summary of the best validation.
+        The validation of the published policy.
 
     Raises:
         ConfigurationError: names file, line and what was expected.
