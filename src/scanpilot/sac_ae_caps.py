@@ -71,8 +71,8 @@ class AgentConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     gamma: float = 0.99
     n_step: int = 3
-    batch_size: int = 256
-    learning_rate: float = 5e-4
+    batch_size: int = 128
+    learning_rate: float = 1e-3
     learning_rate_end: float = 0.1
     temperature_learning_rate: float = 5e-4
     temperature_beta1: float = 0.5

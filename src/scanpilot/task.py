@@ -32,7 +32,7 @@ class TaskConfig:
     goal: float = 15.0
     collision: float = -15.0
     time: float = -0.06
-    near: float = -0.4
+    near: float = -0.7
     near_distance: float = 0.3
 
     def __post_init__(self) -> None:

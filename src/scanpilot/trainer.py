@@ -71,9 +71,9 @@ class TrainConfig:
     task: TaskConfig = field(default_factory=TaskConfig)
     fleet: FleetConfig = field(default_factory=FleetConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
-    replay_capacity: int = 200_000
+    replay_capacity: int = 500_000
     warmup_steps: int = 5_000
-    updates_per_step: int = 4
+    updates_per_step: int = 8
     validations: int = 5
     validate_from: float = 0.3
     validation_episodes: int = 256
