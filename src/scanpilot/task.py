@@ -32,8 +32,8 @@ class TaskConfig:
     goal: float = 15.0
     collision: float = -15.0
     time: float = -0.06
-    near: float = -0.7
-    near_distance: float = 0.3
+    near: float = -0.8
+    near_distance: float = 0.15
 
     def __post_init__(self) -> None:
         if not self.goal_radius > 0.0 or self.time_limit < 1 or not self.near_distance > 0.0:
