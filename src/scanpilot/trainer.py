@@ -63,7 +63,7 @@ class TrainConfig:
         validate_from: fraction of the budget before which it is not worth the time.
         validation_episodes: on worlds that training never sees.
         save_seconds: between two saves of the training state.
-        threads: of torch. On cores that are shared with other work, one is faster than two.
+        threads: of torch. Two gain a third on two idle cores, and lose more on cores with other work.
     """
 
     world: str = "clutter"
@@ -78,7 +78,7 @@ class TrainConfig:
     validate_from: float = 0.3
     validation_episodes: int = 256
     save_seconds: float = 120.0
-    threads: int = 2
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if self.replay_capacity < self.agent.batch_size:
