@@ -201,6 +201,10 @@ class Notes:
         self.validations.append(summary)
 
 
+def summary_of(success: float) -> dict[str, Any]:
+    return {"success": success, "success_interval": [success - 0.15, success + 0.15]}
+
+
 def straw(run: Path, successes: Sequence[float] = (0.5,), **config: Any) -> tuple[Trainer, StrawFleet, Notes]:
     settings = TrainConfig(
         agent=AgentConfig(network=NETWORK, batch_size=4),
@@ -222,7 +226,7 @@ def straw(run: Path, successes: Sequence[float] = (0.5,), **config: Any) -> tupl
         config=settings,
         budget=Budget(steps=40),
         run=run,
-        validate=lambda act: {"success": next(results)},
+        validate=lambda act: summary_of(next(results)),
         log=notes,  # type: ignore[arg-type]
         seed=0,
     )
@@ -241,14 +245,15 @@ def test_the_warm_up_draws_actions_evenly_and_learns_nothing(tmp_path: Path) -> 
     assert all("losses/critic" not in numbers for numbers in notes.numbers[:-1])
 
 
-def test_validations_are_spread_over_the_budget_and_the_best_is_published(tmp_path: Path) -> None:
-    # At fractions 0, 1/4, 1/2, 3/4 and 1 of 40 steps; the third ties with the second, and is later.
-    trainer, _, notes = straw(tmp_path, successes=(0.2, 0.6, 0.6, 0.1, 0.5))
-    assert trainer.train() == {"success": 0.6}
-    assert [v["success"] for v in notes.validations] == [0.2, 0.6, 0.6, 0.1, 0.5]
+def test_the_later_policy_is_published_unless_it_is_worse_beyond_the_interval(tmp_path: Path) -> None:
+    # At fractions 0, 1/4, 1/2, 3/4 and 1 of 40 steps. Intervals reach 0.15 to either side: 0.5 is within
+    # that of 0.6 and later; neither 0.1 nor 0.3 is within that of 0.5.
+    trainer, _, notes = straw(tmp_path, successes=(0.2, 0.6, 0.5, 0.1, 0.3))
+    assert trainer.train() == summary_of(0.5)
+    assert [v["success"] for v in notes.validations] == [0.2, 0.6, 0.5, 0.1, 0.3]
     manifest = checkpoint.load_policy(tmp_path).manifest
     assert manifest.training["steps"] == 20
-    assert manifest.evaluation["validation"] == {"success": 0.6}
+    assert manifest.evaluation["validation"]["success"] == 0.5
 
 
 def test_a_world_that_gives_way_is_no_time_out_in_the_live_numbers(tmp_path: Path) -> None:
@@ -285,7 +290,7 @@ def test_a_full_disk_in_the_middle_does_not_end_the_training(
     assert trainer.steps == 40
     assert len(notes.validations) == 2
     # What could not be published is not the best that there is.
-    assert best == {"success": 0.4 if at == "publication" else 0.9}
+    assert best == summary_of(0.4 if at == "publication" else 0.9)
     assert checkpoint.load_policy(tmp_path).manifest.evaluation["validation"] == best
     assert checkpoint.read_state(tmp_path / "training")["steps"] == 40
 
