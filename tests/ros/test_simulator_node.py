@@ -165,7 +165,7 @@ def test_scene_takes_robots_from_the_world_file() -> None:
     ("world", "robot", "robots", "words"),
     [
         ("", "", 0, "no world was named"),
-        ("clutter:x", "generic_diff", 1, "expected a whole number after the colon"),
+        ("clutter:x", "generic_diff", 1, "expected a seed, such as clutter:7"),
         ("clutter:7", "generic_diff", 0, "say how many"),
         ("clutter:7", "", 1, "describes no robot"),
         ("clutter:7", "generic_dif", 1, "did you mean generic_diff"),
