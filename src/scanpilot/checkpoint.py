@@ -437,15 +437,3 @@ def _prune(policies: Path, keep: Path) -> None:
     for old in published[:-_KEPT]:
         if old != keep:
             shutil.rmtree(old, ignore_errors=True)
-
-
-__all__ = [
-    "CheckpointError",
-    "PolicyNetwork",
-    "load_policy",
-    "publish",
-    "read_state",
-    "recover_directory",
-    "write_policy",
-    "write_state",
-]
