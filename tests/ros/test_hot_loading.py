@@ -25,6 +25,10 @@ def test_ticks_stay_on_time_under_200_publications(
     )
     fake = robot("fire", rate=20.0)
     assert fake.drives(), node.output
+    # The first ticks of a process may come late while it is still getting ready: not what is tested here.
+    reports = len(fake.statuses)
+    assert until(lambda: len(fake.statuses) > reports, 5.0), node.output
+    late_before = float(fake.status["tick_late_max (ms)"])
     first = len(fake.commands)
     publisher = start(HERE / "publish_policies.py", tmp_path, "200", "/fire/policy_updates")
     assert _loaded(fake, 20, 60.0), node.output
@@ -56,7 +60,7 @@ def test_ticks_stay_on_time_under_200_publications(
         f"late, the machine's own delay {1e3 * slack:.1f} ms, the test's {1e3 * own:.1f} ms; "
         f"widest gap {1e3 * np.diff(arrivals).max():.1f} ms; memory {early:.0f} -> {late:.0f} MB"
     )
-    assert late_tick < 1e3 * (0.5 * PERIOD + slack)
+    assert late_tick == late_before or late_tick < 1e3 * (0.5 * PERIOD + slack)
     assert np.diff(arrivals).max() < 1.5 * PERIOD + slack + own
     assert late - early < 30.0
 
