@@ -1,57 +1,31 @@
-"""ROS messages to scanpilot's types and back; the only place that knows message fields.
-
-Frame ids lose a leading slash (a ROS 1 habit that tf2 refuses). Orientations that are no rotation
-(all zero, not a number) are refused with `InvalidInput`; others are normalised.
-"""
+"""scanpilot's types as ROS messages; and, by name from here, what `scanpilot.messages` reads from them."""
 
 from __future__ import annotations
 
 import array
-import math
-from typing import Any
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from geometry_msgs.msg import Pose, PoseStamped, Transform, Twist, TwistStamped
+from geometry_msgs.msg import Pose, PoseStamped, Twist, TwistStamped
 from nav_msgs.msg import Odometry as OdometryMessage
 from sensor_msgs.msg import LaserScan as LaserScanMessage
 
-from scanpilot.geometry import quaternion_from_yaw, yaw_from_quaternion
-from scanpilot.types import DoubleArray, FloatArray, InvalidInput, LaserScan, Odometry, Pose2D, Twist2D
-
-
-def frame_id(raw: str) -> str:
-    """A frame's name as tf2 wants it."""
-    return raw.lstrip("/")
-
-
-def seconds(stamp: Any) -> float:
-    """A stamp (``builtin_interfaces/Time``) in seconds."""
-    return float(stamp.sec) + 1e-9 * float(stamp.nanosec)
+from scanpilot.geometry import quaternion_from_yaw
+from scanpilot.messages import frame_id as frame_id
+from scanpilot.messages import mount_from as mount_from
+from scanpilot.messages import odometry_from as odometry_from
+from scanpilot.messages import planar_from as planar_from
+from scanpilot.messages import pose_from as pose_from
+from scanpilot.messages import scan_from as scan_from
+from scanpilot.messages import seconds as seconds
+from scanpilot.messages import twist_from as twist_from
+from scanpilot.types import DoubleArray, FloatArray, Pose2D, Twist2D
 
 
 def stamp_of(time: float) -> Time:
     """Seconds, not negative, as ``builtin_interfaces/Time``."""
     nanoseconds = round(time * 1e9)
     return Time(sec=nanoseconds // 1_000_000_000, nanosec=nanoseconds % 1_000_000_000)
-
-
-def scan_from(message: LaserScanMessage) -> LaserScan:
-    """A scan, in its sensor's frame.
-
-    Raises:
-        scanpilot.types.InvalidInput: the header describes no possible sensor.
-    """
-    # Through the buffer protocol: 2 us for 720 beams, where element by element would be 60.
-    ranges: FloatArray = np.array(message.ranges, dtype=np.float32)
-    return LaserScan(
-        ranges,
-        float(message.angle_min),
-        float(message.angle_increment),
-        float(message.range_min),
-        float(message.range_max),
-        seconds(message.header.stamp),
-    )
 
 
 def scan_message(
@@ -75,25 +49,6 @@ def scan_message(
     return message
 
 
-def odometry_from(message: OdometryMessage, twist_in_parent_frame: bool = False) -> Odometry:
-    """Odometry with its twist in ``base_link``.
-
-    Args:
-        message: with the twist in the child frame, as REP-105 wants it.
-        twist_in_parent_frame: the driver states it in the odometry frame instead.
-
-    Raises:
-        scanpilot.types.InvalidInput: the orientation is no rotation.
-    """
-    pose = pose_from(message.pose.pose)
-    raw = message.twist.twist
-    twist = Twist2D(raw.linear.x, raw.linear.y, raw.angular.z)
-    if twist_in_parent_frame:
-        c, s = math.cos(pose.yaw), math.sin(pose.yaw)
-        twist = Twist2D(c * twist.vx + s * twist.vy, c * twist.vy - s * twist.vx, twist.wz)
-    return Odometry(pose, twist, seconds(message.header.stamp))
-
-
 def odometry_message(
     pose: DoubleArray, twist: DoubleArray, frame: str, child_frame: str, stamp: Time
 ) -> OdometryMessage:
@@ -106,19 +61,6 @@ def odometry_message(
     twist_fields = message.twist.twist
     twist_fields.linear.x, twist_fields.linear.y, twist_fields.angular.z = map(float, twist)
     return message
-
-
-def pose_from(pose: Pose) -> Pose2D:
-    """A pose, seen from above.
-
-    Raises:
-        scanpilot.types.InvalidInput: a number is not finite or the orientation is no rotation.
-    """
-    q = pose.orientation
-    planar = Pose2D(pose.position.x, pose.position.y, yaw_from_quaternion(q.x, q.y, q.z, q.w))
-    if not all(math.isfinite(v) for v in planar):
-        raise InvalidInput(f"position ({pose.position.x}, {pose.position.y}) is not finite")
-    return planar
 
 
 def pose_message(pose: Pose2D, frame: str, stamp: Time) -> PoseStamped:
@@ -134,40 +76,6 @@ def _set_pose(message: Pose, pose: Pose2D) -> None:
     message.position.x, message.position.y = pose.x, pose.y
     q = message.orientation
     q.x, q.y, q.z, q.w = quaternion_from_yaw(pose.yaw)
-
-
-def planar_from(transform: Transform) -> Pose2D:
-    """A transform, seen from above: the pose of its child frame in its parent.
-
-    Raises:
-        scanpilot.types.InvalidInput: the rotation is none.
-    """
-    q, t = transform.rotation, transform.translation
-    return Pose2D(t.x, t.y, yaw_from_quaternion(q.x, q.y, q.z, q.w))
-
-
-def mount_from(transform: Transform) -> tuple[Pose2D, bool]:
-    """A lidar's mount in its robot, and whether it hangs upside down.
-
-    Raises:
-        scanpilot.types.InvalidInput: the rotation is none, or tilts the scan plane by over 45 deg.
-    """
-    q = transform.rotation
-    yaw_from_quaternion(q.x, q.y, q.z, q.w)
-    norm = math.sqrt(q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w)
-    x, y, z, w = q.x / norm, q.y / norm, q.z / norm, q.w / norm
-    upright = 1.0 - 2.0 * (x * x + y * y)
-    if abs(upright) < math.cos(math.radians(45.0)):
-        raise InvalidInput(f"lidar is tilted: its z axis points {upright:.2f} up, expected about 1 or -1")
-    # Where the lidar's x axis points to, seen from above.
-    yaw = math.atan2(2.0 * (x * y + w * z), 1.0 - 2.0 * (y * y + z * z))
-    return Pose2D(transform.translation.x, transform.translation.y, yaw), upright < 0.0
-
-
-def twist_from(message: Twist | TwistStamped) -> Twist2D:
-    """A velocity command, stamped or not."""
-    twist = message.twist if isinstance(message, TwistStamped) else message
-    return Twist2D(twist.linear.x, twist.linear.y, twist.angular.z)
 
 
 def twist_message(twist: Twist2D) -> Twist:
