@@ -111,14 +111,16 @@ def bench_inference(policy: Path | None, seconds: float) -> dict[str, Any]:
 
 
 def _untrained(robot: RobotSpec) -> Any:
-    from scanpilot.networks import NetworkConfig
+    from scanpilot.manifest import NetworkConfig, PolicyManifest
+    from scanpilot.networks import new_networks
     from scanpilot.observation import observation_for
-    from scanpilot.policy import Policy, PolicyManifest, new_networks
+    from scanpilot.policy import Policy
+    from scanpilot.torch_inference import TorchInference
 
     manifest = PolicyManifest(
         "untrained", robot, observation_for(robot), NetworkConfig(), robot.control_period
     )
-    return Policy(manifest, *new_networks(manifest), identity="untrained")
+    return Policy(manifest, TorchInference(*new_networks(manifest)), identity="untrained")
 
 
 def _made_up(rng: np.random.Generator, count: int, scan_shape: tuple[int, int]) -> tuple[Triplet, StepResult]:

@@ -5,45 +5,55 @@ A policy directory is what is published, released and deployed::
     policy.json          manifest: schema, algorithm, robot, observation, networks, provenance, hashes
     actor.safetensors    encoder and actor
     decoder.safetensors  the autoencoder's other half
+    policy.onnx          all of it for ONNX Runtime, where `export` has put it
 
 A run keeps ``policies/<step>-<identity>/``, ``policies/latest`` and ``policy``, the last two
 symbolic links that are replaced atomically: a reader sees the old policy or the new one,
 whole. Nothing here executes code from a file: tensors travel as safetensors, the rest as JSON.
+
+Torch is imported only when it is asked for: a robot that drives by ONNX Runtime need not have it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 import os
 import shutil
-import struct
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as parse_tensors
-from safetensors.torch import save as serialise_tensors
-from torch import Tensor, nn
 
 from scanpilot import configuration
-from scanpilot.networks import NetworkConfig
-from scanpilot.observation import ObservationSpec
-from scanpilot.policy import Policy, PolicyManifest, PolicyNetwork, new_networks
+from scanpilot.manifest import NetworkConfig, PolicyManifest
+from scanpilot.observation import ObservationSpec, probe
+from scanpilot.policy import Inference, Policy, named_inputs
 from scanpilot.robot import RobotSpec
-from scanpilot.types import InvalidInput, Triplet
+from scanpilot.types import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from scanpilot.onnx_inference import OnnxInference
+    from scanpilot.torch_inference import TorchInference
 
 logger = logging.getLogger(__name__)
+
+# ``auto`` is torch where it is installed, and ONNX Runtime elsewhere.
+Backend = Literal["auto", "torch", "onnx"]
 
 SCHEMA_VERSION = 1
 ALGORITHM = "SAC-AE-CAPS"
 MANIFEST = "policy.json"
 ACTOR = "actor.safetensors"
 DECODER = "decoder.safetensors"
+ONNX = "policy.onnx"
+# Under these names an ONNX file holds the manifest it belongs to, and what torch made of `probe`.
+ONNX_MANIFEST, ONNX_PROBE = "scanpilot.policy", "scanpilot.probe"
 LATEST = "latest"
 
 _MAX_MANIFEST = 1 << 20
@@ -51,6 +61,8 @@ _MAX_WEIGHTS = 256 << 20
 _KEPT = 5
 _STATE = "state.json"
 _TENSORS = "tensors.safetensors"
+# By how much an action may differ from what torch computed on another machine.
+_PROBE_TOLERANCE = 1e-3
 
 
 class CheckpointError(ValueError):
@@ -67,10 +79,7 @@ def write_policy(directory: Path, manifest: PolicyManifest, network: nn.Module, 
         CheckpointError: the networks hold a number that is not finite.
         OSError: the disk is full, read-only, ...; what was there before still stands.
     """
-    weights = {
-        ACTOR: serialise_tensors(_finite_state(network, ACTOR)),
-        DECODER: serialise_tensors(_finite_state(decoder, DECODER)),
-    }
+    weights = {ACTOR: _serialised(network, ACTOR), DECODER: _serialised(decoder, DECODER)}
     document = {
         "schema_version": SCHEMA_VERSION,
         "algorithm": ALGORITHM,
@@ -78,9 +87,32 @@ def write_policy(directory: Path, manifest: PolicyManifest, network: nn.Module, 
         "files": {name: _sha256(data) for name, data in weights.items()},
     }
     document["manifest_sha256"] = _manifest_hash(document)
-    text = json.dumps(document, indent=2).encode()
-    _write_directory(directory, {**weights, MANIFEST: text})
-    return str(document["manifest_sha256"])[:12]
+    _write_directory(directory, {**weights, MANIFEST: _as_text(document)})
+    return _identity(document)
+
+
+def _serialised(module: nn.Module, name: str) -> bytes:
+    from scanpilot import tensors
+
+    try:
+        return tensors.serialise_module(module)
+    except ValueError as error:
+        raise CheckpointError(f"{name}: {error}; not written") from error
+
+
+def add_onnx(directory: Path, model: bytes) -> None:
+    """Put an ONNX file into a policy directory; it stays the same policy, with the same identity.
+
+    Raises:
+        CheckpointError: the directory holds no usable policy.
+        OSError: the disk is full, read-only, ...; what was there before still stands.
+    """
+    directory = _resolve(directory)
+    document = _read_manifest(directory / MANIFEST)
+    # What else lies there, such as a model card, stays.
+    files = {p.name: p.read_bytes() for p in directory.iterdir() if p.is_file()}
+    document["exports"] = {ONNX: _sha256(model)}
+    _write_directory(directory, {**files, ONNX: model, MANIFEST: _as_text(document)})
 
 
 def publish(run: Path, manifest: PolicyManifest, network: nn.Module, decoder: nn.Module, step: int) -> Path:
@@ -104,8 +136,8 @@ def publish(run: Path, manifest: PolicyManifest, network: nn.Module, decoder: nn
     return final
 
 
-def load_policy(path: str | Path) -> Policy:
-    """Load a policy directory, or a run directory's ``policy``; whole or not at all.
+def load_policy(path: str | Path, backend: Backend = "auto") -> Policy:
+    """Load a policy directory, a run directory's ``policy``, or an ONNX file; whole or not at all.
 
     Checks schema, hashes, shapes, that every weight is finite, and a warm-up output.
 
@@ -113,13 +145,15 @@ def load_policy(path: str | Path) -> Policy:
         CheckpointError: names the file and the reason.
     """
     path = Path(path)
+    if path.suffix == ".onnx" and not path.is_dir():
+        return _load_onnx_file(path, backend)
     if not (path / MANIFEST).is_file() and (path / "policy" / MANIFEST).is_file():
         path = path / "policy"
     while True:
         # Resolve links once: `latest` may move while the files are being read.
         directory = _resolve(path)
         try:
-            return _load_directory(directory)
+            return _load_directory(directory, backend)
         except CheckpointError as error:
             # Read so slowly that five newer ones were published and this one pruned: take the newest.
             if not isinstance(error.__cause__, FileNotFoundError) or _resolve(path) == directory:
@@ -133,29 +167,108 @@ def _resolve(path: Path) -> Path:
         raise CheckpointError(f"{path}: cannot be followed: {error}") from error
 
 
-def _load_directory(directory: Path) -> Policy:
-    document = _read_manifest(directory / MANIFEST)
-    manifest = _parse_manifest(document, directory / MANIFEST)
-    network, decoder = _empty_networks(manifest, directory / MANIFEST)
-    for name, module in ((ACTOR, network), (DECODER, decoder)):
-        _load_weights(directory / name, module, str(document["files"][name]))
-    policy = Policy(manifest, network, decoder, str(document["manifest_sha256"])[:12])
+def _load_directory(directory: Path, backend: Backend) -> Policy:
+    path = directory / MANIFEST
+    document = _read_manifest(path)
+    manifest = _parse_manifest(document, path)
+    inference: Inference
+    if _chosen(backend, path) == "torch":
+        inference = _load_torch(directory, document, manifest)
+    else:
+        expected = document.get("exports", {}).get(ONNX)
+        if expected is None:
+            raise CheckpointError(
+                f"{directory}: holds no {ONNX}: run `scanpilot export {directory} --onnx` where torch is"
+            )
+        data = _read_checked(directory / ONNX, str(expected))
+        inference, embedded = _load_onnx(data, directory / ONNX)
+        if embedded["manifest_sha256"] != document["manifest_sha256"]:
+            raise CheckpointError(f"{directory / ONNX}: was exported from another policy: export it again")
+    policy = Policy(manifest, inference, _identity(document))
     _warm_up(policy, directory)
     return policy
 
 
-def _empty_networks(manifest: PolicyManifest, path: Path) -> tuple[PolicyNetwork, nn.Module]:
-    """Networks without memory for their weights, so that absurd sizes cost nothing."""
+def _load_onnx_file(path: Path, backend: Backend) -> Policy:
+    if backend == "torch":
+        raise CheckpointError(f"{path}: torch cannot run an ONNX file: use backend onnx")
+    inference, document = _load_onnx(_read(path, _MAX_WEIGHTS), path)
+    policy = Policy(_parse_manifest(document, path), inference, _identity(document))
+    _warm_up(policy, path)
+    return policy
+
+
+def _chosen(backend: Backend, path: Path) -> Literal["torch", "onnx"]:
+    """Which backend it is, where what it needs is installed."""
+    found = {
+        name: importlib.util.find_spec(module) is not None
+        for name, module in (("torch", "torch"), ("onnx", "onnxruntime"))
+    }
+    if backend == "auto":
+        if not any(found.values()):
+            raise CheckpointError(f"{path}: neither torch nor onnxruntime is installed to run it")
+        return "torch" if found["torch"] else "onnx"
+    if not found[backend]:
+        package = {"torch": "torch", "onnx": "onnxruntime"}[backend]
+        raise CheckpointError(f"{path}: backend {backend} needs {package}, which is not installed")
+    return backend
+
+
+def _load_torch(directory: Path, document: dict[str, Any], manifest: PolicyManifest) -> TorchInference:
+    import torch
+
+    from scanpilot import tensors
+    from scanpilot.networks import new_networks
+    from scanpilot.torch_inference import TorchInference
+
     try:
+        # Without memory for their weights, so that absurd sizes cost nothing.
         with torch.device("meta"):
-            return new_networks(manifest)
+            network, decoder = new_networks(manifest)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{path}: networks of the sizes it states cannot be made: {reason}") from error
+        raise CheckpointError(
+            f"{directory / MANIFEST}: networks of the sizes it states cannot be made: {reason}"
+        ) from error
+    for name, module in ((ACTOR, network), (DECODER, decoder)):
+        data = _read_checked(directory / name, str(document["files"][name]))
+        try:
+            tensors.load_module(module, data)
+        except ValueError as error:
+            raise CheckpointError(f"{directory / name}: {error}") from error
+    return TorchInference(network, decoder)
+
+
+def _load_onnx(data: bytes, path: Path) -> tuple[OnnxInference, dict[str, Any]]:
+    """The networks in an ONNX file and the manifest that travels with them."""
+    from scanpilot.onnx_inference import OnnxInference
+
+    try:
+        inference = OnnxInference(data)
+        metadata = inference.metadata
+        document, expected = metadata[ONNX_MANIFEST], json.loads(metadata[ONNX_PROBE])
+    except KeyError as error:
+        raise CheckpointError(f"{path}: lacks {error}: not written by `scanpilot export`") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    parsed = _check_manifest(document.encode(), path)
+    observation = _parse_manifest(parsed, path).observation
+    try:
+        actions = inference.actions(named_inputs(probe(observation)))
+        close = np.allclose(actions, np.array(expected, np.float32), rtol=0.0, atol=_PROBE_TOLERANCE)
+    except Exception as error:
+        # A graph of other inputs; ONNX Runtime's errors have no common base but Exception.
+        raise CheckpointError(f"{path}: does not run: {str(error).partition(chr(10))[0]}") from error
+    if not close:
+        raise CheckpointError(f"{path}: gives other actions than torch did: damaged, export it again")
+    return inference, parsed
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    data = _read(path, _MAX_MANIFEST)
+    return _check_manifest(_read(path, _MAX_MANIFEST), path)
+
+
+def _check_manifest(data: bytes, path: Path) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -204,54 +317,16 @@ def _parse_manifest(document: dict[str, Any], path: Path) -> PolicyManifest:
     )
 
 
-def _load_weights(path: Path, module: nn.Module, expected_hash: str) -> None:
-    data = _read(path, _MAX_WEIGHTS)
-    if _sha256(data) != expected_hash:
-        raise CheckpointError(f"{path}: does not match the checksum in {MANIFEST}: truncated or damaged")
-    tensors = _parse(data, path)
-    wanted = module.state_dict()
-    if tensors.keys() != wanted.keys():
-        odd = sorted(tensors.keys() ^ wanted.keys())
-        raise CheckpointError(f"{path}: tensors missing or unknown: {', '.join(odd[:5])}")
-    for name, tensor in tensors.items():
-        if tensor.shape != wanted[name].shape:
-            raise CheckpointError(
-                f"{path}: {name} has shape {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}"
-            )
-        if tensor.dtype != wanted[name].dtype:
-            raise CheckpointError(f"{path}: {name} is of {tensor.dtype}, expected {wanted[name].dtype}")
-        if not torch.isfinite(tensor).all():
-            raise CheckpointError(f"{path}: {name} holds a number that is not finite")
-    # Cloned: parsed tensors are views of the file's bytes.
-    module.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
-
-
-def _parse(data: bytes, path: Path) -> dict[str, Tensor]:
-    try:
-        # safetensors believes the header's length; a file shorter than it says is refused here.
-        (header,) = struct.unpack("<Q", data[:8])
-        if header > len(data) - 8:
-            raise CheckpointError(f"{path}: header of {header} bytes in a file of {len(data)}")
-        tensors: dict[str, Tensor] = parse_tensors(data)
-        return tensors
-    except (SafetensorError, struct.error, ValueError) as error:
-        raise CheckpointError(f"{path}: not a safetensors file: {error}") from error
-
-
-def _warm_up(policy: Policy, directory: Path) -> None:
-    """One act and one reconstruction in a room where everything is a few metres away."""
-    k, n = policy.observation.scan_shape
-    middle = min(max(3.0, policy.observation.range_min), policy.observation.range_max)
-    triplet = Triplet(
-        np.full((k, n), middle, np.float32), np.array([2.0, 0.5, 0.0], np.float32), np.zeros(3, np.float32)
-    )
+def _warm_up(policy: Policy, path: Path) -> None:
+    """Acts and reconstructs, to see that finite numbers come of it."""
+    triplet = probe(policy.observation)
     try:
         policy.act(triplet)
         finite = bool(np.isfinite(policy.reconstruct(triplet)).all())
     except InvalidInput as error:
-        raise CheckpointError(f"{directory}: warm-up failed: {error}") from error
+        raise CheckpointError(f"{path}: warm-up failed: {error}") from error
     if not finite:
-        raise CheckpointError(f"{directory}: warm-up failed: the reconstruction is not finite")
+        raise CheckpointError(f"{path}: warm-up failed: the reconstruction is not finite")
 
 
 def write_state(directory: Path, tree: dict[str, Any]) -> None:
@@ -260,9 +335,9 @@ def write_state(directory: Path, tree: dict[str, Any]) -> None:
     Raises:
         OSError: the disk is full, read-only, ...; what was there before still stands.
     """
-    tensors: dict[str, Tensor] = {}
-    plain = _lift_tensors(tree, "", tensors)
-    data = serialise_tensors(tensors)
+    from scanpilot import tensors
+
+    plain, data = tensors.lift(tree)
     document = {
         "schema_version": SCHEMA_VERSION,
         "tensors_sha256": _sha256(data),
@@ -278,6 +353,8 @@ def read_state(directory: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: names the file and the reason.
     """
+    from scanpilot import tensors
+
     directory = directory.resolve()
     path = directory / _STATE
     try:
@@ -296,60 +373,28 @@ def read_state(directory: Path) -> dict[str, Any]:
     data = _read(directory / _TENSORS, None)
     if _sha256(data) != expected:
         raise CheckpointError(f"{directory / _TENSORS}: does not match the checksum in {_STATE}")
-    tree = _drop_tensors(plain, _parse(data, directory / _TENSORS))
-    assert isinstance(tree, dict)
-    return tree
-
-
-_TENSOR, _ARRAY = "$tensor", "$array"
-
-
-def _lift_tensors(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(tree, np.ndarray):
-        tensors[path] = torch.from_numpy(tree.copy())
-        return {_ARRAY: path}
-    if isinstance(tree, Tensor):
-        # A copy, since safetensors refuses tensors that share memory.
-        tensors[path] = tree.detach().cpu().clone(memory_format=torch.contiguous_format)
-        return {_TENSOR: path}
-    if isinstance(tree, dict):
-        # Escaped as in a JSON pointer, so that {"a/b": ...} and {"a": {"b": ...}} stay apart.
-        keys = {k: str(k).replace("~", "~0").replace("/", "~1") for k in tree}
-        return {str(k): _lift_tensors(v, f"{path}/{keys[k]}", tensors) for k, v in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [_lift_tensors(v, f"{path}/{i}", tensors) for i, v in enumerate(tree)]
-    if isinstance(tree, np.generic):
-        return tree.item()
-    return tree
-
-
-def _drop_tensors(plain: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(plain, dict):
-        if plain.keys() == {_TENSOR}:
-            return tensors[plain[_TENSOR]]
-        if plain.keys() == {_ARRAY}:
-            return tensors[plain[_ARRAY]].numpy()
-        return {k: _drop_tensors(v, tensors) for k, v in plain.items()}
-    if isinstance(plain, list):
-        return [_drop_tensors(v, tensors) for v in plain]
-    return plain
-
-
-def _finite_state(module: nn.Module, name: str) -> dict[str, Tensor]:
-    state = {k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()}
-    for key, tensor in state.items():
-        if not torch.isfinite(tensor).all():
-            raise CheckpointError(f"{name}: {key} holds a number that is not finite; not written")
-    return state
+    try:
+        return tensors.drop(plain, data)
+    except ValueError as error:
+        raise CheckpointError(f"{directory / _TENSORS}: {error}") from error
 
 
 def _manifest_hash(document: dict[str, Any]) -> str:
-    rest = {k: v for k, v in document.items() if k != "manifest_sha256"}
+    # An export changes nothing of what the policy is, and is bound to it by its own content.
+    rest = {k: v for k, v in document.items() if k not in ("manifest_sha256", "exports")}
     return _sha256(json.dumps(rest, sort_keys=True).encode())
 
 
 def _state_hash(plain: Any) -> str:
     return _sha256(json.dumps(plain, sort_keys=True).encode())
+
+
+def _identity(document: dict[str, Any]) -> str:
+    return str(document["manifest_sha256"])[:12]
+
+
+def _as_text(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2).encode()
 
 
 def _sha256(data: bytes) -> str:
@@ -363,6 +408,13 @@ def _read(path: Path, limit: int | None) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _read_checked(path: Path, expected_hash: str) -> bytes:
+    data = _read(path, _MAX_WEIGHTS)
+    if _sha256(data) != expected_hash:
+        raise CheckpointError(f"{path}: does not match the checksum in {MANIFEST}: truncated or damaged")
+    return data
 
 
 def _write_directory(directory: Path, files: dict[str, bytes]) -> None:

@@ -9,48 +9,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scanpilot.observation import STATE_FEATURES, ObservationSpec
+from scanpilot.manifest import NetworkConfig, PolicyManifest
+from scanpilot.observation import STATE_FEATURES, ObservationSpec, encode_scan, encode_state
 
 ACTIONS = 3
 # Forward speed is squashed to [0, 1] by a sigmoid, the others to [-1, 1] by tanh.
 FORWARD = 0
-
-
-@dataclass(frozen=True)
-class NetworkConfig:
-    """Sizes of the networks.
-
-    Attributes:
-        convolution: ``patches``: kernel = stride (6, 3, 2, 1), done as reshape + linear, fast on
-            CPUs; ``overlapping``: kernel 3, strides 2, 1, 1, 1, as in SAC-AE.
-        filters: of each of the four convolutions.
-        feature: F.
-        actor_hidden, critic_hidden: widths of hidden layers.
-        critic_layer_norm: LayerNorm before each activation of the critics.
-        log_std_min, log_std_max: bounds of the actor's log standard deviation.
-    """
-
-    convolution: Literal["patches", "overlapping"] = "patches"
-    filters: int = 32
-    feature: int = 50
-    actor_hidden: tuple[int, ...] = (256, 256)
-    critic_hidden: tuple[int, ...] = (256, 256)
-    critic_layer_norm: bool = True
-    log_std_min: float = -5.0
-    log_std_max: float = 0.0
-
-    def __post_init__(self) -> None:
-        if min(self.filters, self.feature, *self.actor_hidden, *self.critic_hidden) < 1:
-            raise ValueError("network sizes must be positive")
-        if not self.log_std_min < self.log_std_max:
-            raise ValueError("log_std_min must be below log_std_max")
 
 
 class PatchEncoder(nn.Module):
@@ -239,6 +208,33 @@ def log_prob(unsquashed: Tensor, mean: Tensor, log_std: Tensor, active: Tensor) 
         -1,
     )
     return ((gaussian - jacobian) * active).sum(-1)
+
+
+class PolicyNetwork(nn.Module):
+    """Encoder and actor as one module: metric triplets to mean actions."""
+
+    def __init__(self, observation: ObservationSpec, config: NetworkConfig) -> None:
+        super().__init__()
+        self.observation = observation
+        self.encoder = make_encoder(observation, config)
+        self.actor = Actor(config)
+
+    def forward(self, scan: Tensor, goal: Tensor, speed: Tensor) -> Tensor:
+        """``(B, k, n)``, ``(B, 3)``, ``(B, 3)`` in metres, radians, m/s, rad/s to actions ``(B, 3)``."""
+        mean, _ = self.distribution(scan, goal, speed)
+        return squash(mean)
+
+    def distribution(self, scan: Tensor, goal: Tensor, speed: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation of the unsquashed actions, ``(B, 3)`` each."""
+        feature = self.encoder(encode_scan(scan, torch))
+        mean, log_std = self.actor(feature, encode_state(goal, speed, self.observation, torch))
+        return mean, log_std
+
+
+def new_networks(manifest: PolicyManifest) -> tuple[PolicyNetwork, nn.Module]:
+    """Untrained networks of the sizes that a manifest states."""
+    network = PolicyNetwork(manifest.observation, manifest.network)
+    return network, make_decoder(manifest.observation, manifest.network)
 
 
 def parameters_of(modules: Sequence[nn.Module]) -> list[nn.Parameter]:

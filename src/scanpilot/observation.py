@@ -40,6 +40,8 @@ _BORDER = 1e-3
 GOAL_FEATURES = 6
 SPEED_FEATURES = 3
 STATE_FEATURES = GOAL_FEATURES + SPEED_FEATURES
+# Nearer than this no range means anything, metres.
+_NEAREST = 0.05
 # Beyond this the policy is told the goal's direction only: a local navigator has no use for more.
 _FAR = 10.0
 
@@ -105,8 +107,13 @@ class ObservationSpec:
 def observation_for(
     robot: RobotSpec, beams: int = 180, frames: int = 3, range_min: float = 0.2, range_max: float = 20.0
 ) -> ObservationSpec:
-    """The observation that suits a robot: its lidar's field of view, its limits as speed scale."""
+    """The observation that suits a robot: its lidar's field of view, its limits as speed scale.
+
+    ``range_min`` is lowered to where a small robot's outline comes closer to base_link: what is about
+    to touch it must not look as far away as what it passes. Codes of failed measurements stay out.
+    """
     lidar = robot.lidar
+    range_min = min(range_min, max(robot.footprint.inscribed_radius, _NEAREST))
     if lidar.angle_max - lidar.angle_min >= _FULL_TURN:
         low, high = -math.pi, math.pi
     else:
@@ -150,6 +157,7 @@ class ScanResampler:
         self._scan_min, self._scan_max = range_min, range_max
         sign = -1.0 if flipped else 1.0
         directions = mount.yaw + sign * (angle_min + angle_increment * np.arange(beams, dtype=np.float64))
+        self._directions = directions
         self._cos, self._sin = np.cos(directions), np.sin(directions)
         self._mount = mount
         self._centred = mount.x == 0.0 and mount.y == 0.0
@@ -168,8 +176,16 @@ class ScanResampler:
             self._source = beam_of[order][inside]
             self._filled, self._starts = np.unique(flat[inside], return_index=True)
 
-    def __call__(self, ranges: FloatArray) -> FloatArray:
+    def __call__(
+        self, ranges: FloatArray, twists: DoubleArray | None = None, time_increment: float = 0.0
+    ) -> FloatArray:
         """Resample ``(m,)`` or ``(N, m)`` ranges, metres, to ``(n,)`` or ``(N, n)`` float32.
+
+        Args:
+            ranges: as the sensor reports them.
+            twists: ``(3,)`` or ``(N, 3)``, how the robot moved while its lidar turned: vx, vy, wz in
+                ``base_link``. What was seen is then given as seen from where the last beam was taken.
+            time_increment: seconds from one beam to the next.
 
         Raises:
             InvalidInput: the number of ranges is not that of the header.
@@ -179,6 +195,13 @@ class ScanResampler:
         distances = interpret_ranges(ranges, self._scan_min, self._scan_max)
         rows = distances.reshape(-1, self.beams)
         nearest = self._nearest_centred(rows) if self._centred else self._nearest_offset(rows)
+        if twists is not None and time_increment > 0.0:
+            speeds = np.broadcast_to(twists, (len(rows), 3))
+            moved = moves_much(speeds, time_increment * (self.beams - 1))
+            if moved.any():
+                nearest[moved] = self._nearest_moving(
+                    rows[moved], speeds[moved], time_increment, nearest[moved]
+                )
         clipped: FloatArray = np.clip(nearest, self.spec.range_min, self.spec.range_max).astype(np.float32)
         return clipped.reshape((*ranges.shape[:-1], self.spec.beams))
 
@@ -204,15 +227,56 @@ class ScanResampler:
     def _nearest_offset(self, rows: DoubleArray) -> DoubleArray:
         hit = np.isfinite(rows)
         reach = np.where(hit, rows, 0.0)
-        x = self._mount.x + reach * self._cos
-        y = self._mount.y + reach * self._sin
+        return self._nearest_points(
+            self._mount.x + reach * self._cos, self._mount.y + reach * self._sin, hit
+        )
+
+    def _nearest_moving(
+        self, rows: DoubleArray, twists: DoubleArray, time_increment: float, unmoved: DoubleArray
+    ) -> DoubleArray:
+        """`_nearest_offset` of robots that moved; sectors that no beam came to show what they did unmoved."""
+        ages = time_increment * np.arange(self.beams - 1, -1, -1, dtype=np.float64)
+        vx, vy, wz = twists[:, 0, None], twists[:, 1, None], twists[:, 2, None]
+        # Where the robot was when each beam was taken, in its frame at the last: along an arc, backwards.
+        yaw = -ages * wz
+        along = -ages * np.sinc(yaw / math.pi)
+        aside = -ages * 0.5 * yaw * np.sinc(0.5 * yaw / math.pi) ** 2
+        x, y = vx * along - vy * aside, vx * aside + vy * along
+        c, s = np.cos(yaw), np.sin(yaw)
+        x, y = x + c * self._mount.x - s * self._mount.y, y + s * self._mount.x + c * self._mount.y
+        directions = self._directions + yaw
+        hit = np.isfinite(rows)
+        reach = np.where(hit, rows, 0.0)
+        nearest = self._nearest_points(x + reach * np.cos(directions), y + reach * np.sin(directions), hit)
+        # A lidar that the robot turns against looks at less than a turn: what is in the gap it saw before.
+        width = self.spec.beams + 1
+        seen = np.zeros((len(rows), width), dtype=np.bool_)
+        cells = self._sectors(directions) + (width * np.arange(len(rows)))[None, :, None]
+        seen.reshape(-1)[cells.reshape(-1)] = True
+        filled: DoubleArray = np.where(seen[:, :-1], nearest, np.minimum(nearest, unmoved))
+        return filled
+
+    def _nearest_points(self, x: DoubleArray, y: DoubleArray, hit: NDArray[np.bool_]) -> DoubleArray:
+        """Nearest of the points ``(N, m)`` in ``base_link``, of those that are hits, in each sector."""
         distance = np.where(hit, np.hypot(x, y), math.inf)
         sectors = self._sectors(np.arctan2(y, x))
         width = self.spec.beams + 1
-        nearest = np.full(rows.shape[0] * width, math.inf)
-        cells = sectors + (width * np.arange(rows.shape[0]))[None, :, None]
+        nearest = np.full(len(x) * width, math.inf)
+        cells = sectors + (width * np.arange(len(x)))[None, :, None]
         np.minimum.at(nearest, cells.reshape(-1), np.broadcast_to(distance, sectors.shape).reshape(-1))
         return nearest.reshape(-1, width)[:, : self.spec.beams]
+
+
+# Below these a robot moved too little during a rotation of its lidar for it to matter.
+_STILL_TURN = math.radians(0.5)
+_STILL_WAY = 0.01
+
+
+def moves_much(twists: DoubleArray, duration: float) -> NDArray[np.bool_]:
+    """Whether robots with these twists ``(N, 3)`` move enough in so many seconds to blur a scan."""
+    way = np.hypot(twists[:, 0], twists[:, 1]) * duration
+    blurred: NDArray[np.bool_] = (way > _STILL_WAY) | (np.abs(twists[:, 2]) * duration > _STILL_TURN)
+    return blurred
 
 
 def interpret_ranges(ranges: FloatArray, range_min: float, range_max: float) -> DoubleArray:
@@ -243,8 +307,13 @@ class ScanConverter:
         self._spec, self._mount, self._flipped = spec, mount, flipped
         self._resamplers: dict[tuple[float, float, int, float, float], ScanResampler] = {}
 
-    def __call__(self, scan: LaserScan) -> FloatArray:
-        """The scan as ``(n,)`` policy beams, metres."""
+    def __call__(self, scan: LaserScan, twist: Twist2D | None = None) -> FloatArray:
+        """The scan as ``(n,)`` policy beams, metres.
+
+        Args:
+            scan: the scan.
+            twist: how the robot moved while the scan was taken; ``None``: it stood.
+        """
         key = (scan.angle_min, scan.angle_increment, scan.ranges.size, scan.range_min, scan.range_max)
         resampler = self._resamplers.get(key)
         if resampler is None:
@@ -255,7 +324,7 @@ class ScanConverter:
                 self._spec, angle_min, increment, beams, range_min, range_max, self._mount, self._flipped
             )
             self._resamplers[key] = resampler
-        return resampler(scan.ranges)
+        return resampler(scan.ranges, None if twist is None else np.array(twist), scan.time_increment)
 
 
 class FrameStack:
@@ -317,6 +386,16 @@ def triplet_of(stack: FloatArray, goal: Pose2D, pose: Pose2D, speed: Twist2D) ->
     """One robot's triplet, by the very arithmetic of `triplets_of`."""
     batch = triplets_of(stack[None], np.array([goal]), np.array([pose]), np.array([speed]))
     return Triplet(batch.scan[0], batch.goal[0], batch.speed[0])
+
+
+def probe(spec: ObservationSpec) -> Triplet:
+    """Four made-up triplets, the same everywhere: what a policy makes of them can be compared."""
+    k, n = spec.scan_shape
+    wave = np.sin(np.arange(4 * k * n, dtype=np.float64).reshape(4, k, n) * 0.7)
+    scans = np.clip(3.0 + 2.5 * wave, spec.range_min, spec.range_max)
+    goals = np.array([[2.0, 0.5, 0.0], [-1.0, 3.0, 1.5], [8.0, -6.0, -2.0], [0.3, 0.0, 3.0]])
+    speeds = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.5], [0.5, 0.2, -1.0], [0.1, 0.0, 0.0]])
+    return Triplet(scans.astype(np.float32), goals.astype(np.float32), speeds.astype(np.float32))
 
 
 def encode_scan(scan: Any, xp: ModuleType) -> Any:

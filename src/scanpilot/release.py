@@ -14,6 +14,7 @@ from scanpilot.evaluation import report
 from scanpilot.evaluation.metrics import summarise
 from scanpilot.evaluation.suites import SUITES, run_suite
 from scanpilot.policy import Policy
+from scanpilot.torch_inference import TorchInference
 
 _LIMITS = """\
 - Trained and tested in the embedded simulator only: planar worlds, walls and obstacles that every
@@ -39,7 +40,7 @@ def release(run: Path, directory: Path, episodes: int, seed: int, suites: Sequen
     Raises:
         scanpilot.checkpoint.CheckpointError: the run holds no usable policy.
     """
-    policy = checkpoint.load_policy(run)
+    policy = checkpoint.load_policy(run, "torch")
     results = {}
     for name in suites:
         suite = SUITES[name]
@@ -55,7 +56,8 @@ def release(run: Path, directory: Path, episodes: int, seed: int, suites: Sequen
     manifest = dataclasses.replace(
         policy.manifest, name=directory.name, evaluation={**policy.manifest.evaluation, **results}
     )
-    checkpoint.write_policy(directory, manifest, policy.network, policy.decoder)
+    assert isinstance(policy.inference, TorchInference)
+    checkpoint.write_policy(directory, manifest, policy.inference.network, policy.inference.decoder)
     released = checkpoint.load_policy(directory)
     (directory / "README.md").write_text(_card(released, directory, results), encoding="utf-8")
     return released

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from scanpilot.manifest import NetworkConfig
 from scanpilot.networks import (
     Critics,
-    NetworkConfig,
+    PolicyNetwork,
     log_prob,
     make_decoder,
     make_encoder,
@@ -32,7 +33,6 @@ from scanpilot.networks import (
     squash,
 )
 from scanpilot.observation import ObservationSpec, decode_scan, encode_scan, encode_state
-from scanpilot.policy import PolicyNetwork
 from scanpilot.replay_buffer import Batch, States
 from scanpilot.types import BoolArray, FloatArray, Triplet
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from scanpilot import __version__, checkpoint, command, configuration
 from scanpilot.fleet import Fleet, FleetConfig
-from scanpilot.policy import PolicyManifest
+from scanpilot.manifest import PolicyManifest
 from scanpilot.replay_buffer import ReplayBuffer
 from scanpilot.sac_ae_caps import AgentConfig, SacAeCaps
 from scanpilot.task import TaskConfig

@@ -16,8 +16,8 @@ from scanpilot.configuration import ConfigurationError
 from scanpilot.evaluation.metrics import summarise
 from scanpilot.evaluation.suites import Suite, run_suite
 from scanpilot.fleet import SimulatedFleet
+from scanpilot.manifest import PolicyManifest
 from scanpilot.observation import observation_for
-from scanpilot.policy import PolicyManifest
 from scanpilot.replay_buffer import ReplayBuffer
 from scanpilot.robot import load_robot
 from scanpilot.sac_ae_caps import SacAeCaps

@@ -21,9 +21,9 @@ from safetensors.torch import load, save
 
 from scanpilot import checkpoint
 from scanpilot.checkpoint import CheckpointError, load_policy, publish, read_state, write_policy, write_state
-from scanpilot.networks import NetworkConfig
+from scanpilot.manifest import NetworkConfig, PolicyManifest
+from scanpilot.networks import PolicyNetwork, new_networks
 from scanpilot.observation import ObservationSpec
-from scanpilot.policy import PolicyManifest, PolicyNetwork, new_networks
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.types import Triplet
 
@@ -89,7 +89,7 @@ def test_a_policy_comes_back_whole(tmp_path: Path) -> None:
     loaded = load_policy(tmp_path / "policy")
     assert loaded.manifest == MANIFEST
     assert loaded.identity == identity
-    for module, copy in ((network, loaded.network), (decoder, loaded.decoder)):
+    for module, copy in ((network, loaded.inference.network), (decoder, loaded.inference.decoder)):
         for (name, a), (other, b) in zip(module.state_dict().items(), copy.state_dict().items(), strict=True):
             assert name == other
             assert torch.equal(a, b)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from scanpilot.manifest import NetworkConfig, PolicyManifest
 from scanpilot.navigator import STALE_PERIODS, Navigator, NavigatorConfig, State
-from scanpilot.networks import NetworkConfig
+from scanpilot.networks import new_networks
 from scanpilot.observation import ObservationSpec, observation_for
-from scanpilot.policy import Policy, PolicyManifest, new_networks
+from scanpilot.policy import Policy
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
+from scanpilot.torch_inference import TorchInference
 from scanpilot.types import ZERO_TWIST, InvalidInput, LaserScan, Odometry, Pose2D, Twist2D
 
 PERIOD = 0.2
@@ -31,7 +33,7 @@ def make_policy(
 ) -> Policy:
     torch.manual_seed(seed)
     manifest = PolicyManifest("random", robot, observation or observation_for(robot), NetworkConfig(), PERIOD)
-    return Policy(manifest, *new_networks(manifest), identity)
+    return Policy(manifest, TorchInference(*new_networks(manifest)), identity)
 
 
 def scan(value: float = 3.0, stamp: float = 0.0) -> LaserScan:
@@ -225,7 +227,7 @@ def test_swap_keeps_the_speed() -> None:
 def test_policy_that_gives_no_number_stops() -> None:
     policy = make_policy()
     with torch.no_grad():
-        for weight in policy.network.parameters():
+        for weight in policy.inference.network.parameters():
             weight.fill_(math.nan)
     command = driving(policy).tick(0.0)
     assert (command.state, command.twist) == (State.FAILED, ZERO_TWIST)

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from scanpilot.manifest import NetworkConfig
 from scanpilot.networks import (
     Actor,
     Critics,
-    NetworkConfig,
     OverlappingEncoder,
     PatchEncoder,
     log_prob,

@@ -12,12 +12,14 @@ import torch
 
 from scanpilot import checkpoint
 from scanpilot.command import active_components, executed_actions
-from scanpilot.networks import NetworkConfig
+from scanpilot.manifest import NetworkConfig, PolicyManifest
+from scanpilot.networks import new_networks
 from scanpilot.observation import ObservationSpec
-from scanpilot.policy import Policy, PolicyManifest, new_networks
+from scanpilot.policy import Policy
 from scanpilot.replay_buffer import Batch, States
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.sac_ae_caps import AgentConfig, SacAeCaps
+from scanpilot.torch_inference import TorchInference
 from scanpilot.types import InvalidInput, Triplet
 
 SPEC = ObservationSpec(beams=36, frames=2)
@@ -44,7 +46,7 @@ def policy(kinematics: str = "differential", bias: tuple[float, float, float] = 
     network, decoder = new_networks(manifest(kinematics))
     with torch.no_grad():
         network.actor.out.bias[:3] += torch.tensor(bias)
-    return Policy(manifest(kinematics), network, decoder, "test")
+    return Policy(manifest(kinematics), TorchInference(network, decoder), "test")
 
 
 def triplets(count: int = 6) -> Triplet:
@@ -124,8 +126,8 @@ def test_reconstructions_are_the_newest_scan_in_metres_within_range() -> None:
     one = policy()
     seen = triplets()
     with torch.no_grad():
-        feature = one.network.encoder((torch.from_numpy(seen.scan).log() - 1.0) / 2.0)
-        metres = (2.0 * one.decoder(feature)[:, -1] + 1.0).exp().clamp(0.2, 20.0)
+        feature = one.inference.network.encoder((torch.from_numpy(seen.scan).log() - 1.0) / 2.0)
+        metres = (2.0 * one.inference.decoder(feature)[:, -1] + 1.0).exp().clamp(0.2, 20.0)
     rebuilt = one.reconstruct(seen)
     assert rebuilt.shape == (6, 36)
     np.testing.assert_allclose(rebuilt, metres, rtol=1e-4)
@@ -151,4 +153,6 @@ def test_arrays_that_are_views_are_read_in_their_order() -> None:
 
 def test_acting_needs_no_gradients() -> None:
     one = policy()
-    assert not any(p.requires_grad for p in [*one.network.parameters(), *one.decoder.parameters()])
+    assert not any(
+        p.requires_grad for p in [*one.inference.network.parameters(), *one.inference.decoder.parameters()]
+    )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, SigmoidTransform, TanhTransform, TransformedDistribution
 
 from scanpilot import checkpoint
-from scanpilot.networks import NetworkConfig
+from scanpilot.manifest import NetworkConfig
 from scanpilot.observation import ObservationSpec
 from scanpilot.replay_buffer import Batch, ReplayBuffer, States
 from scanpilot.sac_ae_caps import (

@@ -13,9 +13,8 @@ import pytest
 
 from scanpilot import checkpoint, configuration, resources, training
 from scanpilot.configuration import ConfigurationError
-from scanpilot.networks import NetworkConfig
+from scanpilot.manifest import NetworkConfig, PolicyManifest
 from scanpilot.observation import ObservationSpec
-from scanpilot.policy import PolicyManifest
 from scanpilot.replay_buffer import ReplayBuffer
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.sac_ae_caps import AgentConfig, SacAeCaps

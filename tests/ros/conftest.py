@@ -35,9 +35,9 @@ def make_policy(directory: Path, seed: int = 0, vx: float = 1.0) -> str:
     import torch
 
     from scanpilot.checkpoint import write_policy
-    from scanpilot.networks import NetworkConfig
+    from scanpilot.manifest import NetworkConfig, PolicyManifest
+    from scanpilot.networks import new_networks
     from scanpilot.observation import observation_for
-    from scanpilot.policy import PolicyManifest, new_networks
     from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 
     torch.manual_seed(seed)

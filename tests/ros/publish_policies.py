@@ -17,9 +17,9 @@ import torch
 from std_msgs.msg import String
 
 from scanpilot.checkpoint import ACTOR, DECODER, write_policy
-from scanpilot.networks import NetworkConfig
+from scanpilot.manifest import NetworkConfig, PolicyManifest
+from scanpilot.networks import new_networks
 from scanpilot.observation import observation_for
-from scanpilot.policy import PolicyManifest, new_networks
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot_ros import qos
 
