@@ -32,21 +32,73 @@ def seconds(stamp: Any) -> float:
 
 
 def scan_from(message: Any) -> LaserScan:
-    """A ``sensor_msgs/LaserScan``, in its sensor's frame.
+    """A ``sensor_msgs/LaserScan``, in its sensor's frame, its header mended where that is safe.
 
     Raises:
-        scanpilot.types.InvalidInput: the header describes no possible sensor.
+        scanpilot.types.InvalidInput: the header describes no possible sensor, or contradicts itself.
     """
     # Through the buffer protocol: 2 us for 720 beams, where element by element would be 60.
     ranges: FloatArray = np.array(message.ranges, dtype=np.float32)
+    first, last, increment = map(float, (message.angle_min, message.angle_max, message.angle_increment))
+    increment, mended = _spread(ranges.size, first, last, increment)
+    time_increment, ignored = _rotation(ranges.size, float(message.time_increment), float(message.scan_time))
     return LaserScan(
         ranges,
-        float(message.angle_min),
-        float(message.angle_increment),
+        first,
+        increment,
         float(message.range_min),
         float(message.range_max),
         seconds(message.header.stamp),
+        time_increment,
+        mended + ignored,
     )
+
+
+# By how many of its beams a header may miss its own angle_max and still be believed.
+_MISSED_BEAMS = 1.5
+_MISSED_SHARE = 0.02
+
+
+def _spread(beams: int, first: float, last: float, increment: float) -> tuple[float, tuple[str, ...]]:
+    """The increment that leads from the first beam to the last, and what was mended.
+
+    Drivers state fov/N where fov/(N-1) is meant, or send some beams more or less than their header is
+    made for: then the stated field of view is believed. A full turn is another matter: there N beams stand
+    fov/N apart, and ``angle_max`` may name the place where the turn closes.
+
+    Raises:
+        scanpilot.types.InvalidInput: the header's three angles describe no one scan.
+    """
+    if beams < 2 or increment == 0.0 or not math.isfinite(first) or not math.isfinite(increment):
+        return increment, ()
+    if not math.isfinite(last):
+        raise InvalidInput(f"scan header angle_max is {last}, expected a finite number")
+    stated = last - first
+    missed = stated / increment - (beams - 1)
+    if abs(missed) <= 0.5:
+        return increment, ()
+    # An even turn: the increment is right, whatever angle_max names.
+    if abs(abs(increment) * beams - 2.0 * math.pi) <= 0.5 * abs(increment) and abs(missed) <= _MISSED_BEAMS:
+        return increment, ()
+    if abs(missed) > max(_MISSED_BEAMS, _MISSED_SHARE * beams):
+        raise InvalidInput(
+            f"scan header contradicts itself: {beams} beams from angle_min {first:.4f} on, angle_increment "
+            f"{increment:.6f} apart, end at {first + increment * (beams - 1):.4f} rad, angle_max is {last:.4f}"
+        )
+    return stated / (beams - 1), ("angle_increment did not lead to angle_max: beams spread evenly",)
+
+
+# A mechanical lidar turns at least this often.
+_LONGEST_TURN = 1.0
+
+
+def _rotation(beams: int, time_increment: float, scan_time: float) -> tuple[float, tuple[str, ...]]:
+    """Seconds between beams as far as they can be believed, and what was ignored."""
+    duration = time_increment * (beams - 1)
+    longest = min(1.1 * scan_time if scan_time > 0.0 else math.inf, _LONGEST_TURN)
+    if 0.0 <= duration <= longest:
+        return time_increment, ()
+    return 0.0, ("time_increment ignored: no scan takes that long",)
 
 
 def odometry_from(message: Any, twist_in_parent_frame: bool = False) -> Odometry:

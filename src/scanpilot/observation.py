@@ -227,44 +227,48 @@ class ScanResampler:
     def _nearest_offset(self, rows: DoubleArray) -> DoubleArray:
         hit = np.isfinite(rows)
         reach = np.where(hit, rows, 0.0)
-        return self._nearest_points(
-            self._mount.x + reach * self._cos, self._mount.y + reach * self._sin, hit
-        )
+        x = self._mount.x + reach * self._cos
+        y = self._mount.y + reach * self._sin
+        distance = np.where(hit, np.hypot(x, y), math.inf)
+        return self._nearest(self._sectors(np.arctan2(y, x)), distance)
 
     def _nearest_moving(
         self, rows: DoubleArray, twists: DoubleArray, time_increment: float, unmoved: DoubleArray
     ) -> DoubleArray:
-        """`_nearest_offset` of robots that moved; sectors that no beam came to show what they did unmoved."""
+        """`_nearest_offset` of robots that moved; ``unmoved`` is what they see if that is ignored."""
         ages = time_increment * np.arange(self.beams - 1, -1, -1, dtype=np.float64)
-        vx, vy, wz = twists[:, 0, None], twists[:, 1, None], twists[:, 2, None]
-        # Where the robot was when each beam was taken, in its frame at the last: along an arc, backwards.
-        yaw = -ages * wz
-        along = -ages * np.sinc(yaw / math.pi)
-        aside = -ages * 0.5 * yaw * np.sinc(0.5 * yaw / math.pi) ** 2
-        x, y = vx * along - vy * aside, vx * aside + vy * along
+        x, y, yaw = _moved(twists, -ages)
         c, s = np.cos(yaw), np.sin(yaw)
         x, y = x + c * self._mount.x - s * self._mount.y, y + s * self._mount.x + c * self._mount.y
         directions = self._directions + yaw
         hit = np.isfinite(rows)
         reach = np.where(hit, rows, 0.0)
-        nearest = self._nearest_points(x + reach * np.cos(directions), y + reach * np.sin(directions), hit)
-        # A lidar that the robot turns against looks at less than a turn: what is in the gap it saw before.
-        width = self.spec.beams + 1
-        seen = np.zeros((len(rows), width), dtype=np.bool_)
-        cells = self._sectors(directions) + (width * np.arange(len(rows)))[None, :, None]
-        seen.reshape(-1)[cells.reshape(-1)] = True
-        filled: DoubleArray = np.where(seen[:, :-1], nearest, np.minimum(nearest, unmoved))
+        x, y = x + reach * np.cos(directions), y + reach * np.sin(directions)
+        sectors = self._sectors(np.where(hit, np.arctan2(y, x), directions))
+        nearest = self._nearest(sectors, np.where(hit, np.hypot(x, y), math.inf))
+        # Where the robot turned against its lidar, or drove past a seam, no beam tells what is there now.
+        looked = np.isfinite(self._nearest(sectors, np.zeros(rows.shape)))
+        filled: DoubleArray = np.where(looked, nearest, unmoved)
         return filled
 
-    def _nearest_points(self, x: DoubleArray, y: DoubleArray, hit: NDArray[np.bool_]) -> DoubleArray:
-        """Nearest of the points ``(N, m)`` in ``base_link``, of those that are hits, in each sector."""
-        distance = np.where(hit, np.hypot(x, y), math.inf)
-        sectors = self._sectors(np.arctan2(y, x))
+    def _nearest(self, sectors: NDArray[np.intp], distance: DoubleArray) -> DoubleArray:
+        """Least of the distances ``(N, m)`` of each sector's beams; inf where it has none."""
         width = self.spec.beams + 1
-        nearest = np.full(len(x) * width, math.inf)
-        cells = sectors + (width * np.arange(len(x)))[None, :, None]
+        rows = len(distance)
+        nearest = np.full(rows * width, math.inf)
+        cells = sectors + (width * np.arange(rows))[None, :, None]
         np.minimum.at(nearest, cells.reshape(-1), np.broadcast_to(distance, sectors.shape).reshape(-1))
         return nearest.reshape(-1, width)[:, : self.spec.beams]
+
+
+def _moved(twists: DoubleArray, times: DoubleArray) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
+    """x, y, yaw, ``(N, m)`` each, after ``(m,)`` seconds of steady ``(N, 3)`` twists, from the origin."""
+    vx, vy, wz = twists[:, 0, None], twists[:, 1, None], twists[:, 2, None]
+    yaw = times * wz
+    # sin(yaw) / wz and (1 - cos(yaw)) / wz, also where wz is 0.
+    along = times * np.sinc(yaw / math.pi)
+    aside = times * 0.5 * yaw * np.sinc(0.5 * yaw / math.pi) ** 2
+    return vx * along - vy * aside, vx * aside + vy * along, yaw
 
 
 # Below these a robot moved too little during a rotation of its lidar for it to matter.
@@ -286,6 +290,31 @@ def interpret_ranges(ranges: FloatArray, range_min: float, range_max: float) -> 
         # As float32, which readings are: float32(8.2) is below 8.2, and is "no return" all the same.
         obstacle = (r > ERROR_CODE_LIMIT) & (r < float(np.float32(range_max)))
     return np.where(obstacle, r, np.where(r == -math.inf, range_min, math.inf))
+
+
+def obstacle_points(
+    scan: LaserScan, mount: Pose2D, flipped: bool = False, twist: Twist2D | None = None
+) -> DoubleArray:
+    """``(P, 2)`` what a scan hit, in ``base_link``, metres; all of it, for guards and lines of sight.
+
+    Args:
+        scan: as the sensor reports it.
+        mount: pose of the lidar in ``base_link``.
+        flipped: the lidar hangs upside down.
+        twist: how the robot moved while the scan was taken; ``None``: it stood.
+    """
+    distances = interpret_ranges(scan.ranges, scan.range_min, scan.range_max)
+    hit = np.flatnonzero(np.isfinite(distances))
+    directions = mount.yaw + (-1.0 if flipped else 1.0) * (scan.angle_min + scan.angle_increment * hit)
+    x0, y0 = mount.x, mount.y
+    if twist is not None and scan.time_increment > 0.0:
+        ages = scan.time_increment * (scan.ranges.size - 1 - hit)
+        x, y, yaw = (part[0] for part in _moved(np.array([twist]), -ages))
+        c, s = np.cos(yaw), np.sin(yaw)
+        x0, y0 = x + c * mount.x - s * mount.y, y + s * mount.x + c * mount.y
+        directions = directions + yaw
+    reach = distances[hit]
+    return np.stack((x0 + reach * np.cos(directions), y0 + reach * np.sin(directions)), axis=1)
 
 
 def check_scan(scan: LaserScan) -> None:

@@ -62,6 +62,8 @@ class LaserScan:
         range_min: metres; readings below it are not measurements.
         range_max: metres; readings at or beyond it are "no return".
         stamp: seconds on the clock of the context.
+        time_increment: seconds from one beam to the next; 0 where all were taken at once.
+        repairs: what of the header had to be mended, in words.
     """
 
     ranges: FloatArray
@@ -70,6 +72,8 @@ class LaserScan:
     range_min: float
     range_max: float
     stamp: float = 0.0
+    time_increment: float = 0.0
+    repairs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse headers that describe no possible sensor.
@@ -103,7 +107,7 @@ class LaserScan:
         if span > 2.0 * math.pi + 1.5 * abs(self.angle_increment):
             raise InvalidInput(
                 f"scan header angle_increment {self.angle_increment} with {self.ranges.size} beams "
-                f"spans {span:.3f} rad, expected at most one turn"
+                f"spans {span:.3f} rad, expected at most one turn (are they degrees?)"
             )
 
     @property

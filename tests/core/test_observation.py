@@ -22,6 +22,7 @@ from scanpilot.observation import (
     encode_state,
     interpret_ranges,
     observation_for,
+    obstacle_points,
     triplet_of,
     triplets_of,
 )
@@ -558,3 +559,93 @@ def test_a_turn_less_one_increment_is_a_whole_turn(beams: int, start: float) -> 
 def test_impossible_observations_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad)).split("_")[0].replace("angle", "field of view")):
         ObservationSpec(**bad)
+
+
+# A robot that moves while its lidar turns.
+
+
+def moving_scan(
+    mount: Pose2D, twist: Twist2D, beams: int, duration: float, flipped: bool = False
+) -> tuple[np.ndarray, float]:
+    """Ranges to a wall of 4 m radius about where base_link is at the last beam, taken one after another.
+
+    The robot's path by fine Euler steps, the ranges as in `room_ranges`, but from where each was taken.
+    """
+    step = duration / (beams - 1)
+    ranges = np.empty(beams, np.float32)
+    sign = -1.0 if flipped else 1.0
+    x = y = yaw = 0.0
+    for i in reversed(range(beams)):
+        px = x + math.cos(yaw) * mount.x - math.sin(yaw) * mount.y
+        py = y + math.sin(yaw) * mount.x + math.cos(yaw) * mount.y
+        direction = yaw + mount.yaw + sign * (-PI + i * 2 * PI / beams)
+        ranges[i] = room_ranges(np.array([direction]), Pose2D(px, py, 0.0), 4.0)[0]
+        for _ in range(20):
+            dt = -step / 20
+            x += dt * (twist.vx * math.cos(yaw) - twist.vy * math.sin(yaw))
+            y += dt * (twist.vx * math.sin(yaw) + twist.vy * math.cos(yaw))
+            yaw += dt * twist.wz
+    return ranges, step
+
+
+@pytest.mark.parametrize("mount", [Pose2D(0.0, 0.0, 0.4), Pose2D(0.3, -0.1, 2.0)])
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("twist", [Twist2D(1.0, 0.0, 0.0), Twist2D(0.8, 0.3, 1.5), Twist2D(0.5, 0.0, -1.5)])
+def test_motion_during_a_slow_rotation_is_undone(mount: Pose2D, flipped: bool, twist: Twist2D) -> None:
+    beams, spec = 720, ObservationSpec(frames=1)
+    ranges, step = moving_scan(mount, twist, beams, 0.25, flipped)
+    resampler = ScanResampler(spec, -PI, 2 * PI / beams, beams, 0.1, 10.0, mount, flipped)
+    compensated = resampler(ranges, np.array(twist), step)
+    # The wall is round: wherever the robot looks, it is 4 m away.
+    np.testing.assert_allclose(compensated, 4.0, atol=0.22)
+    assert np.sort(np.abs(compensated - 4.0))[:-12].max() < 0.005, "but for the gap that the motion leaves"
+    assert np.count_nonzero(np.abs(resampler(ranges) - 4.0) > 0.02) > 60
+    points = obstacle_points(
+        LaserScan(ranges, -PI, 2 * PI / beams, 0.1, 10.0, time_increment=step), mount, flipped, twist
+    )
+    np.testing.assert_allclose(np.hypot(*points.T), 4.0, atol=0.005)
+
+
+def test_points_of_a_scan_lie_where_they_were_hit() -> None:
+    scan = LaserScan(floats(1, math.inf, 2, 0, -math.inf), 0.0, PI / 2, 0.5, 10.0)
+    expected = [(1.2, 0.1), (-1.8, 0.1), (0.7, 0.1)]
+    np.testing.assert_allclose(obstacle_points(scan, Pose2D(0.2, 0.1, 0.0)), expected, atol=1e-12)
+    # Upside down and turned by a quarter: its first beam looks left, its third right.
+    hanging = obstacle_points(scan, Pose2D(0.2, 0.1, PI / 2), flipped=True)
+    np.testing.assert_allclose(hanging, [(0.2, 1.1), (0.2, -1.9), (0.2, 0.6)], atol=1e-12)
+
+
+def test_rows_that_stand_are_not_changed_by_rows_that_move() -> None:
+    rng = np.random.default_rng(0)
+    ranges = rng.uniform(0.0, 12.0, (3, 200)).astype(np.float32)
+    resampler = ScanResampler(ObservationSpec(frames=1), -2.0, 0.02, 200, 0.1, 10.0, Pose2D(0, 0, 0.1))
+    twists = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [0.001, 0.0, 0.001]])
+    together = resampler(ranges, twists, 0.001)
+    alone = np.stack([resampler(r, t, 0.001) for r, t in zip(ranges, twists, strict=True)])
+    np.testing.assert_array_equal(together, alone)
+    np.testing.assert_array_equal(together[[0, 2]], resampler(ranges[[0, 2]]))
+    assert (together[1] != resampler(ranges[1])).any()
+
+
+def test_where_a_turning_robot_leaves_a_gap_the_scan_shows_what_it_saw_there() -> None:
+    # The lidar turns counter-clockwise from behind to behind, the robot clockwise at 2 rad/s: 0.4 rad are
+    # not looked at. An obstacle 1 m behind, hit by the first beams alone, must not vanish.
+    beams = 360
+    ranges = np.full(beams, math.inf, np.float32)
+    ranges[:3] = 1.0
+    resampler = ScanResampler(ObservationSpec(frames=1), -PI, 2 * PI / beams, beams, 0.1, 10.0)
+    scan = resampler(ranges, np.array([0.0, 0.0, -2.0]), 0.2 / (beams - 1))
+    assert scan[:2].tolist() == [1.0, 1.0]
+    # As it is seen now: 0.4 rad further counter-clockwise.
+    assert scan[int(0.4 / (2 * PI / 180)) + 1] == 1.0
+
+
+def test_converter_uses_the_times_of_the_header() -> None:
+    mount, twist = Pose2D(0.0, 0.0, 0.0), Twist2D(1.0, 0.0, 0.0)
+    ranges, step = moving_scan(mount, twist, 360, 0.25)
+    convert = ScanConverter(ObservationSpec(frames=1), mount)
+    at_once = LaserScan(ranges, -PI, 2 * PI / 360, 0.1, 10.0)
+    turning = LaserScan(ranges, -PI, 2 * PI / 360, 0.1, 10.0, time_increment=step)
+    np.testing.assert_allclose(convert(turning, twist), 4.0, atol=0.01)
+    np.testing.assert_array_equal(convert(at_once, twist), convert(at_once))
+    np.testing.assert_array_equal(convert(turning), convert(at_once))
