@@ -37,10 +37,16 @@ def executed_actions(actions: FloatArray, robot: RobotSpec) -> FloatArray:
     # Adding zero turns -0.0 into 0.0.
     clipped = clipped * active_components(robot).astype(np.float32) + np.float32(0.0)
     if robot.kinematics == "car":
-        # |w| <= v / r, in action units.
-        bound = clipped[..., 0] * np.float32(robot.limits.vx / (robot.turning_radius * robot.limits.wz))
+        bound = clipped[..., 0] * np.float32(turn_per_forward(robot))
         clipped[..., 2] = np.clip(clipped[..., 2], -bound, bound)
     return clipped
+
+
+def turn_per_forward(robot: RobotSpec) -> float:
+    """A car's largest yaw-rate action per unit of its forward action, since ``|wz| <= vx / r``; else inf."""
+    if robot.kinematics != "car":
+        return math.inf
+    return robot.limits.vx / (robot.turning_radius * robot.limits.wz)
 
 
 def commands(actions: FloatArray, robot: RobotSpec) -> DoubleArray:
@@ -81,10 +87,16 @@ def tightened(limits: Limits, **tighter: float | None) -> Limits:
 
 
 class RateLimiter:
-    """Bounds a command to the robot's limits of speed and acceleration."""
+    """Bounds a command to the robot's limits of speed and acceleration.
 
-    def __init__(self, limits: Limits) -> None:
+    Args:
+        limits: of speed and acceleration.
+        turning_radius: of a car, metres: while it gathers speed it cannot turn as fast as it may later.
+    """
+
+    def __init__(self, limits: Limits, turning_radius: float = 0.0) -> None:
         self._limits = limits
+        self._turning_radius = turning_radius
         self._last = ZERO_TWIST
 
     def reset(self, twist: Twist2D = ZERO_TWIST) -> None:
@@ -102,11 +114,13 @@ class RateLimiter:
                 f"command {tuple(target)} over {period} s: expected finite numbers, period > 0"
             )
         limits, wanted = self._limits, _within(target, self._limits)
-        self._last = Twist2D(
-            _towards(self._last.vx, wanted.vx, limits.ax * period),
-            _towards(self._last.vy, wanted.vy, limits.ay * period),
-            _towards(self._last.wz, wanted.wz, limits.awz * period),
-        )
+        vx = _towards(self._last.vx, wanted.vx, limits.ax * period)
+        vy = _towards(self._last.vy, wanted.vy, limits.ay * period)
+        wz = _towards(self._last.wz, wanted.wz, limits.awz * period)
+        if self._turning_radius > 0.0:
+            bound = vx / self._turning_radius
+            wz = min(max(wz, -bound), bound)
+        self._last = Twist2D(vx, vy, wz)
         return self._last
 
 

@@ -13,6 +13,7 @@ hand. The agent never sees an environment: it gets shapes and batches.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -162,6 +163,8 @@ class SacAeCaps:
         config: the algorithm's numbers.
         seed: of weights, exploration and the neighbours' noise.
         device: where it all lies.
+        turn_per_forward: largest yaw-rate action per unit of forward action, as `command` says it; finite
+            for a car.
     """
 
     def __init__(
@@ -171,6 +174,7 @@ class SacAeCaps:
         config: AgentConfig,
         seed: int,
         device: str = "cpu",
+        turn_per_forward: float = math.inf,
     ) -> None:
         if config.mirror and abs(observation.angle_min + observation.angle_max) > 1e-6:
             raise ValueError(
@@ -180,6 +184,7 @@ class SacAeCaps:
         self.config = config
         self.observation = observation
         self._device = torch.device(device)
+        self._turn_per_forward = turn_per_forward
         self._active = torch.tensor(active, dtype=torch.float32, device=self._device)
         self.target_entropy = config.target_entropy * float(self._active.sum())
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
@@ -290,7 +295,7 @@ class SacAeCaps:
         pixels, state = encode_scan(states.scan, torch), self._state(states)
         mean, log_std = self.network.actor(self.network.encoder(pixels), state)
         unsquashed = mean + log_std.exp() * self._noise(mean)
-        values = self.target_critics(self.target_encoder(pixels), state, self._mask(squash(unsquashed)))
+        values = self.target_critics(self.target_encoder(pixels), state, self._executed(squash(unsquashed)))
         log_probs = log_prob(unsquashed, mean, log_std, self._active)
         return soft_target(batch.returns, batch.discounts, values, log_probs, self.alpha)
 
@@ -300,7 +305,7 @@ class SacAeCaps:
         unsquashed = mean + log_std.exp() * self._noise(mean)
         log_probs = log_prob(unsquashed, mean, log_std, self._active)
         self.critics.requires_grad_(False)
-        values = self.critics(feature, state, self._mask(squash(unsquashed)))
+        values = self.critics(feature, state, self._executed(squash(unsquashed)))
         self.critics.requires_grad_(True)
         sac_loss = (self.alpha * log_probs - values.amin(0)).mean()
         temporal = self._temporal(batch, mean) if config.caps_temporal else torch.zeros_like(sac_loss)
@@ -373,9 +378,18 @@ class SacAeCaps:
         encoded: Tensor = encode_state(states.goal, states.speed, self.observation, torch)
         return encoded
 
-    def _mask(self, actions: Tensor) -> Tensor:
-        """Components that do not move the robot are executed, stored and judged as 0."""
-        return actions * self._active
+    def _executed(self, actions: Tensor) -> Tensor:
+        """What the robot does of these, as it is stored and judged.
+
+        What does not move it is 0, and a car turns no tighter than it can. Critics only ever see such
+        actions: what they would make up about others must lead nobody.
+        """
+        actions = actions * self._active
+        if math.isinf(self._turn_per_forward):
+            return actions
+        bound = actions[..., :1] * self._turn_per_forward
+        turn = torch.minimum(torch.maximum(actions[..., 2:], -bound), bound)
+        return torch.cat((actions[..., :2], turn), -1)
 
     def _noise(self, like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=self._generator, device=self._device)

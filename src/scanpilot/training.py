@@ -81,7 +81,13 @@ def train(
     if settings.agent.mirror and not spec.is_symmetric:
         logger.warning("%s is not the same in a mirror: training without agent.mirror", spec.name)
         settings = replace(settings, agent=replace(settings.agent, mirror=False))
-    agent = SacAeCaps(observation, command.active_components(spec), settings.agent, seed)
+    agent = SacAeCaps(
+        observation,
+        command.active_components(spec),
+        settings.agent,
+        seed,
+        turn_per_forward=command.turn_per_forward(spec),
+    )
     replay = ReplayBuffer(
         settings.replay_capacity, observation.scan_shape, seed, settings.agent.n_step, settings.agent.gamma
     )

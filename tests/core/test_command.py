@@ -18,6 +18,7 @@ from scanpilot.command import (
     commands,
     executed_actions,
     tightened,
+    turn_per_forward,
 )
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.types import InvalidInput, Twist2D
@@ -178,3 +179,18 @@ def test_a_limiter_that_goes_on_from_above_its_limits_is_within_them_at_once() -
     limiter.reset(Twist2D(0.9, 0.0, 0.0))
     # 0.9 is cut to 0.5, then 1 m/s^2 for 0.1 s downwards
     assert limiter(Twist2D(0.0, 0.0, 0.0), 0.1).vx == pytest.approx(0.4)
+
+
+def test_a_car_that_gathers_speed_turns_no_tighter_than_its_radius() -> None:
+    # 1 m/s^2 for 0.2 s is 0.2 m/s; on a circle of 0.8 m that is 0.25 rad/s of the 1 rad/s asked for.
+    limiter = RateLimiter(Limits(vx=1.0, wz=1.0, ax=1.0), turning_radius=0.8)
+    assert limiter(Twist2D(1.0, 0.0, 1.0), 0.2) == pytest.approx((0.2, 0.0, 0.25))
+    assert limiter(Twist2D(1.0, 0.0, -1.0), 0.2) == pytest.approx((0.4, 0.0, -0.5))
+    assert limiter(Twist2D(0.0, 0.0, 1.0), 10.0) == pytest.approx((0.0, 0.0, 0.0))
+
+
+def test_turn_per_forward_by_hand() -> None:
+    # 0.5 m/s on 0.8 m is 0.625 rad/s of the 2 rad/s that 1 stands for.
+    car = robot("car")
+    assert turn_per_forward(car) == pytest.approx(car.limits.vx / 0.8 / car.limits.wz)
+    assert turn_per_forward(robot("differential")) == math.inf

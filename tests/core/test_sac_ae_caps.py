@@ -340,6 +340,22 @@ def test_a_component_that_moves_nothing_gets_no_gradient() -> None:
     assert (norms[[0, 2, 3, 5]] > 0).all()
 
 
+def test_a_cars_critics_are_asked_only_about_turns_that_it_can_drive() -> None:
+    one = SacAeCaps(SPEC, DIFFERENTIAL, AgentConfig(network=SMALL, mirror=False), 0, turn_per_forward=0.5)
+    asked: list[Tensor] = []
+    for critics in (one.critics, one.target_critics):
+        critics.register_forward_pre_hook(lambda _, arguments: asked.append(arguments[2].detach()))
+    executable = dataclasses.replace(batch(), actions=torch.tensor([[0.4, 0.0, 0.2]]).expand(8, 3))
+    one.update(executable)
+    # Targets, the stored actions, and the actor's own.
+    assert len(asked) == 3
+    for actions in asked:
+        assert (actions[:, 2].abs() <= 0.5 * actions[:, 0] + 1e-6).all()
+    # By hand: 0.4 forward bears a turn of 0.2; what is less stays.
+    turns = one._executed(torch.tensor([[0.4, 0.3, 0.9], [0.4, 0.3, -0.9], [0.4, 0.0, 0.1]]))
+    assert turns.tolist() == [pytest.approx(row) for row in ([0.4, 0, 0.2], [0.4, 0, -0.2], [0.4, 0, 0.1])]
+
+
 def test_the_autoencoder_alone_moves_encoder_and_decoder() -> None:
     one = agent()
     with torch.no_grad():
