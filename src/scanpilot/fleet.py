@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from scanpilot.robot import RobotSpec
 from scanpilot.sim.free_space import FreeSpace, NoRoom
 from scanpilot.sim.simulator import Simulator, SimulatorConfig
 from scanpilot.sim.sources import WorldMaker
+from scanpilot.sim.walkers import WalkerConfig, Walkers
 from scanpilot.sim.world import World
 from scanpilot.task import TaskConfig, judge
 from scanpilot.types import BoolArray, DoubleArray, FloatArray, StepResult, Triplet
@@ -72,6 +73,7 @@ class FleetConfig:
         start_spacing: metres that a new start keeps from the footprints of the robots that are
             under way, where there is room for it: one that appears right in front of a robot
             cannot be avoided, and teaches only that.
+        walkers: people who walk among the robots of each world.
     """
 
     worlds: int = 16
@@ -80,6 +82,7 @@ class FleetConfig:
     goal_distance: tuple[float, float] = (2.0, 12.0)
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
     start_spacing: float = 1.0
+    walkers: WalkerConfig = field(default_factory=WalkerConfig)
 
     def __post_init__(self) -> None:
         if self.worlds < 1 or self.robots_per_world < 1 or self.world_lifetime < 0:
@@ -89,6 +92,9 @@ class FleetConfig:
             raise ValueError(f"goal_distance {self.goal_distance} m, expected 0 < shortest < longest")
         if not 0.0 <= self.start_spacing < math.inf:
             raise ValueError(f"start_spacing is {self.start_spacing} m, expected 0 or more")
+
+
+Mission = Callable[[int], tuple[DoubleArray, DoubleArray]]
 
 
 class SimulatedFleet:
@@ -101,6 +107,8 @@ class SimulatedFleet:
         task: rewards and ends of episodes.
         config: sizes.
         seed: of starts, goals and noise.
+        mission: start and goal ``(3,)`` in the world of a number, for benchmarks that prescribe them
+            to a robot alone; otherwise they are drawn.
     """
 
     def __init__(
@@ -111,14 +119,21 @@ class SimulatedFleet:
         task: TaskConfig,
         config: FleetConfig,
         seed: int,
+        mission: Mission | None = None,
     ) -> None:
-        self._make_world = make_world
+        if mission is not None and config.robots_per_world != 1:
+            raise ValueError("a prescribed start and goal is for one robot a world")
+        self._make_world, self._mission = make_world, mission
         self._robot, self._observation, self._task, self._config = robot, observation, task, config
         self._rng = np.random.default_rng(seed)
         self.world_numbers = list(range(config.worlds))
         worlds = [make_world(number) for number in self.world_numbers]
         self._spaces = [FreeSpace(world, robot.footprint) for world in worlds]
-        self.simulator = Simulator(worlds, robot, config.robots_per_world, config.simulator, seed)
+        walkers = config.walkers
+        self.simulator = Simulator(
+            worlds, robot, config.robots_per_world, config.simulator, seed, movers=Walkers.room(walkers)
+        )
+        self._walkers = Walkers(self.simulator, walkers, seed) if walkers.count else None
         n = self.simulator.num_robots
         lidar = robot.lidar
         self._resample = ScanResampler(
@@ -138,6 +153,8 @@ class SimulatedFleet:
         self._ages = np.arange(config.worlds) * config.world_lifetime // config.worlds
         for world in range(config.worlds):
             self._place(world, np.arange(config.robots_per_world))
+            if self._walkers:
+                self._walkers.reset(world)
         self._current = self._triplets(self._frames.push(self._resample(self.simulator.scan())))
 
     @property
@@ -179,6 +196,8 @@ class SimulatedFleet:
         simulator = self.simulator
         executed = command.executed_actions(actions, self._robot)
         distance = self._goal_distance()
+        if self._walkers:
+            self._walkers.step(self._robot.control_period)
         contact = simulator.step(command.commands(executed, self._robot), self._robot.control_period)
         self._steps += 1
         clearance = simulator.clearance()
@@ -231,6 +250,7 @@ class SimulatedFleet:
             "goals": self.goals,
             "steps": self._steps,
             "ages": self._ages,
+            **({"walkers": self._walkers.state_dict()} if self._walkers else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -244,6 +264,8 @@ class SimulatedFleet:
         self.starts, self.goals, self._steps, self._ages = (
             np.array(state[name]) for name in ("starts", "goals", "steps", "ages")
         )
+        if self._walkers:
+            self._walkers.load_state_dict(state["walkers"])
         self._frames.restore(np.array(state["frames"]))
         self._current = self._triplets(self._frames.frames.copy())
 
@@ -288,6 +310,8 @@ class SimulatedFleet:
         for world in np.unique(np.flatnonzero(ended) // per_world):
             own = np.flatnonzero(ended[world * per_world : (world + 1) * per_world])
             self._place(int(world), own)
+            if self._walkers and world in expired:
+                self._walkers.reset(int(world))
         robots = np.flatnonzero(ended)
         scans = self._resample(self.simulator.scan()[robots])
         stacks = successors.scan.copy()
@@ -307,6 +331,9 @@ class SimulatedFleet:
         robots = world * per_world + members
         staying = np.setdiff1d(np.arange(per_world), members) + world * per_world
         taken, goals = self.simulator.poses[staying], self.goals[staying]
+        if self._walkers:
+            movers = self._walkers.movers[world]
+            taken = np.concatenate((taken, movers[movers[:, 2] > 0.0]))
         for robot in robots:
             start, goal = self._sample(world, taken, goals)
             self.starts[robot], self.goals[robot] = start, goal
@@ -315,6 +342,8 @@ class SimulatedFleet:
         self._steps[robots] = 0
 
     def _sample(self, world: int, taken: DoubleArray, goals: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
+        if self._mission is not None:
+            return self._mission(self.world_numbers[world])
         low, high = self._config.goal_distance
 
         def at(spacing: float) -> tuple[DoubleArray, DoubleArray]:

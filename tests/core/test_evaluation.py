@@ -42,6 +42,7 @@ def _episode(outcome: str = "success", shortest: float = 4.0) -> Episode:
         min_clearance=0.1,
         shortest=shortest,
         world=build_world("empty"),
+        top_speed=2.0,
     )
 
 

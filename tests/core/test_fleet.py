@@ -14,9 +14,10 @@ from scanpilot.fleet import FleetConfig, SimulatedFleet
 from scanpilot.observation import ObservationSpec, ScanConverter, observation_for
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.sim.simulator import SimulatorConfig
+from scanpilot.sim.walkers import WalkerConfig
 from scanpilot.sim.world import Solid, World, box, build_world
 from scanpilot.task import TaskConfig
-from scanpilot.types import InvalidInput, LaserScan, Pose2D, StepResult
+from scanpilot.types import DoubleArray, InvalidInput, LaserScan, Pose2D, StepResult
 
 SIZE = 8.0
 
@@ -306,3 +307,34 @@ def test_a_fleet_says_what_it_is_made_of() -> None:
     assert one.observe().scan.shape == (6, 3, 36)
     assert one.robot.name == "test"
     one.close()
+
+
+def test_a_fleet_among_walkers_goes_on_exactly_and_its_robots_see_them(tmp_path: Path) -> None:
+    def made() -> SimulatedFleet:
+        return fleet(per_world=2, worlds=2, walkers=WalkerConfig(count=3), world_lifetime=12)
+
+    one, other, ahead = made(), made(), np.tile(np.float32([0.4, 0.0, 0.3]), (4, 1))
+    alone = fleet(per_world=2, worlds=2, world_lifetime=12)
+    assert one.observe().scan.min() < alone.observe().scan.min()
+    before = one.simulator.movers()
+    for _ in range(9):
+        one.step(ahead)
+    assert not np.array_equal(before, one.simulator.movers())
+    checkpoint.write_state(tmp_path / "state", one.state_dict())
+    other.load_state_dict(checkpoint.read_state(tmp_path / "state"))
+    for _ in range(20):
+        a, b = one.step(ahead), other.step(ahead)
+        assert np.array_equal(a.triplets.scan, b.triplets.scan)
+        assert np.array_equal(one.simulator.movers(), other.simulator.movers())
+
+
+def test_a_mission_prescribes_start_and_goal() -> None:
+    def mission(number: int) -> tuple[DoubleArray, DoubleArray]:
+        return np.array([-2.0, float(number), 0.5]), np.array([2.0, 1.0, 0.0])
+
+    config = FleetConfig(worlds=2, robots_per_world=1)
+    robots = SimulatedFleet(room, robot(), observation_for(robot()), TASK, config, 0, mission)
+    assert robots.starts.tolist() == [[-2.0, 0.0, 0.5], [-2.0, 1.0, 0.5]]
+    assert robots.goals.tolist() == [[2.0, 1.0, 0.0]] * 2
+    with pytest.raises(ValueError, match="one robot a world"):
+        SimulatedFleet(room, robot(), observation_for(robot()), TASK, FleetConfig(worlds=1), 0, mission)

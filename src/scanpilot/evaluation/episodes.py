@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scanpilot.fleet import SimulatedFleet
+from scanpilot.robot import Footprint
 from scanpilot.sim.world import World
 from scanpilot.types import DoubleArray, FloatArray, Triplet
 
 Act = Callable[[Triplet], FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """All that moved in one world while its episodes lasted; shared by them.
+
+    Attributes:
+        tracks: ``(T + 1, R, 3)`` float32 poses of the world's robots; those whose episode is over drive
+            on, from new starts.
+        walkers: ``(T + 1, M, 3)`` float32 x, y, radius; a radius below 0 is nobody.
+        footprint: of the robots.
+    """
+
+    tracks: FloatArray
+    walkers: FloatArray
+    footprint: Footprint
 
 
 @dataclass(frozen=True)
@@ -27,6 +44,9 @@ class Episode:
         min_clearance: smallest distance between footprint and anything, metres.
         shortest: length of the shortest path at the footprint's clearance, metres.
         world: where it took place.
+        top_speed: the fastest that the robot can drive, m/s.
+        condition: under which of its suite's conditions.
+        scene: what else moved there, and which of its robots this was; None when nobody recorded it.
     """
 
     outcome: str
@@ -37,6 +57,9 @@ class Episode:
     min_clearance: float
     shortest: float
     world: World
+    top_speed: float
+    condition: str = ""
+    scene: tuple[Scene, int] | None = None
 
     @property
     def seconds(self) -> float:
@@ -50,6 +73,11 @@ class Episode:
         return float(np.hypot(steps[:, 0], steps[:, 1]).sum())
 
     @property
+    def optimal(self) -> float:
+        """Seconds of the shortest path at top speed."""
+        return self.shortest / self.top_speed
+
+    @property
     def straight(self) -> float:
         """Straight line from start to goal, metres."""
         return float(np.hypot(*(self.goal[:2] - self.poses[0, :2])))
@@ -60,7 +88,7 @@ class Episode:
         return max(1.0, self.shortest / self.straight)
 
 
-def run_episodes(fleet: SimulatedFleet, act: Act, count: int) -> list[Episode]:
+def run_episodes(fleet: SimulatedFleet, act: Act, count: int, condition: str = "") -> list[Episode]:
     """The first episode of each of the fleet's first ``count`` robots.
 
     First episodes only: counting every finished one would favour the short. Robots that are
@@ -73,8 +101,12 @@ def run_episodes(fleet: SimulatedFleet, act: Act, count: int) -> list[Episode]:
         raise ValueError(f"{count} episodes asked of a fleet of {fleet.num_robots} robots")
     recorders = [_Recorder(fleet, robot) for robot in range(count)]
     running = recorders
+    poses, walkers = [fleet.simulator.poses.copy()], [fleet.simulator.movers()]
     while running:
         result = fleet.step(act(fleet.observe()))
+        # Where robots are now: those whose episode ended are at their next start.
+        poses.append(fleet.simulator.poses.copy())
+        walkers.append(fleet.simulator.movers())
         ended = {
             "success": result.reached,
             "collision": result.collided,
@@ -87,7 +119,22 @@ def run_episodes(fleet: SimulatedFleet, act: Act, count: int) -> list[Episode]:
             )
             recorder.outcome = next((name for name, at in ended.items() if at[robot]), None)
         running = [recorder for recorder in running if recorder.outcome is None]
-    return [recorder.episode() for recorder in recorders]
+    episodes = [recorder.episode(condition) for recorder in recorders]
+    return _with_scenes(episodes, fleet, np.array(poses, np.float32), np.array(walkers, np.float32))
+
+
+def _with_scenes(
+    episodes: list[Episode], fleet: SimulatedFleet, poses: FloatArray, walkers: FloatArray
+) -> list[Episode]:
+    per_world = fleet.simulator.robots_per_world
+    told: list[Episode] = []
+    for first in range(0, len(episodes), per_world):
+        own = episodes[first : first + per_world]
+        end = 1 + max(len(episode.actions) for episode in own)
+        tracks = poses[:end, first : first + per_world].copy()
+        scene = Scene(tracks, walkers[:end, first // per_world].copy(), fleet.robot.footprint)
+        told += [replace(episode, scene=(scene, place)) for place, episode in enumerate(own)]
+    return told
 
 
 class _Recorder:
@@ -106,7 +153,7 @@ class _Recorder:
         self._actions.append(action)
         self._clearance = min(self._clearance, clearance)
 
-    def episode(self) -> Episode:
+    def episode(self, condition: str) -> Episode:
         assert self.outcome is not None
         return Episode(
             outcome=self.outcome,
@@ -117,4 +164,6 @@ class _Recorder:
             min_clearance=self._clearance,
             shortest=self._space.shortest_path_length(self._poses[0], self._goal),
             world=self._world,
+            top_speed=self._fleet.robot.limits.vx,
+            condition=condition,
         )

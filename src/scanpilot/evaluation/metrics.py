@@ -1,4 +1,9 @@
-"""Numbers about episodes, with intervals."""
+"""Numbers about episodes, with intervals.
+
+Two intervals stand beside each proportion. Wilson's takes episodes for independent. Those of one world
+are not: a hard world is hard for all its robots, and they meet each other. The cluster bootstrap draws
+whole worlds, and so is the one to trust where several episodes share a world.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +39,37 @@ def bootstrap_interval(values: DoubleArray, seed: int = 0, resamples: int = 1000
     return float(low), float(high)
 
 
+def cluster_interval(
+    values: DoubleArray, clusters: Sequence[str], seed: int = 0, resamples: int = 2000
+) -> tuple[float, float]:
+    """95 % percentile interval of a mean by drawing whole clusters with replacement, seeded.
+
+    Args:
+        values: one for each episode; NaN where an episode has none.
+        clusters: name of each episode's world.
+        seed: of the draws.
+        resamples: their number.
+    """
+    sums, counts = _cluster_sums(values, clusters)
+    if counts.sum() == 0:
+        return math.nan, math.nan
+    picks = np.random.default_rng(seed).integers(len(sums), size=(resamples, len(sums)))
+    drawn = counts[picks].sum(axis=1)
+    # A draw of worlds without a single value says nothing.
+    means = sums[picks].sum(axis=1)[drawn > 0] / drawn[drawn > 0]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _cluster_sums(values: DoubleArray, clusters: Sequence[str]) -> tuple[DoubleArray, DoubleArray]:
+    """Sum and number of the values in each cluster, clusters in the order they appear."""
+    order = {name: index for index, name in enumerate(dict.fromkeys(clusters))}
+    at = np.array([order[name] for name in clusters], dtype=np.int64)
+    known = np.isfinite(values)
+    sums = np.bincount(at, np.where(known, values, 0.0), minlength=len(order))
+    return sums, np.bincount(at, known.astype(np.float64), minlength=len(order))
+
+
 def smoothness(signal: FloatArray | DoubleArray, frequency: float) -> float:
     """CAPS' measure of one signal ``(T,)``: ``Sm = 2 / (n f_s) * sum_i M_i f_i``; lower is smoother.
 
@@ -51,6 +87,20 @@ def path_efficiency(episode: Episode) -> float:
     return episode.shortest / max(episode.length, episode.shortest)
 
 
+def time_ratio(episode: Episode) -> float:
+    """Duration over that of the shortest path at top speed; NaN unless it succeeded."""
+    return episode.seconds / episode.optimal if episode.outcome == "success" else math.nan
+
+
+def jerk(episode: Episode) -> float:
+    """Mean ``|d^2 v / dt^2|``, m/s^3, of the speed driven from row to row of its poses."""
+    steps = np.diff(episode.poses[:, :2], axis=0)
+    speeds = np.hypot(steps[:, 0], steps[:, 1]) / episode.period
+    if len(speeds) < 3:
+        return 0.0
+    return float(np.abs(np.diff(speeds, 2)).mean() / episode.period**2)
+
+
 def action_change(actions: FloatArray, active: BoolArray) -> float:
     """Mean ``|a_t - a_{t-1}|`` over the active components."""
     if len(actions) < 2:
@@ -61,21 +111,35 @@ def action_change(actions: FloatArray, active: BoolArray) -> float:
 def summarise(episodes: Sequence[Episode], active: BoolArray) -> dict[str, Any]:
     """What ``scanpilot eval --json`` says of a suite; fractions, seconds, metres.
 
-    ``smoothness`` is the mean of Sm over episodes and active components; ``time`` is the
-    mean duration of successful episodes, None without any; ``guard_rate`` is 0 without a guard.
+    ``X_interval`` of an outcome is Wilson's, ``X_cluster_interval`` draws worlds (see the module), and so
+    does every interval of a mean. ``smoothness`` is the mean of Sm over episodes and active components;
+    ``time`` is the mean duration of successful episodes, ``time_ratio`` the same over the time of the
+    shortest path at top speed, both None without any; ``guard_rate`` is 0 without a guard.
     """
     count = len(episodes)
     named = {name: sum(e.outcome == name for e in episodes) for name in ("success", "collision", "timeout")}
     won = [e for e in episodes if e.outcome == "success"]
     efficiency = np.array([path_efficiency(e) for e in episodes])
+    ratios = np.array([time_ratio(e) for e in episodes])
+    worlds = [e.world.name for e in episodes]
+    clearances = np.array([e.min_clearance for e in episodes])
+    jerks = np.array([jerk(e) for e in episodes])
     return {
         "episodes": count,
         **{name: number / count for name, number in named.items()},
         **{f"{name}_interval": wilson_interval(number, count) for name, number in named.items()},
+        **{f"{name}_cluster_interval": cluster_interval(_is(episodes, name), worlds) for name in named},
+        "worlds": len(set(worlds)),
         "time": float(np.mean([e.seconds for e in won])) if won else None,
+        "time_interval": cluster_interval(_of_won(episodes), worlds) if won else None,
+        "time_ratio": float(np.nanmean(ratios)) if won else None,
+        "time_ratio_interval": cluster_interval(ratios, worlds) if won else None,
         "path_efficiency": float(efficiency.mean()),
-        "path_efficiency_interval": bootstrap_interval(efficiency),
-        "min_clearance": float(np.mean([e.min_clearance for e in episodes])),
+        "path_efficiency_interval": cluster_interval(efficiency, worlds),
+        "min_clearance": float(clearances.mean()),
+        "min_clearance_interval": cluster_interval(clearances, worlds),
+        "jerk": float(jerks.mean()),
+        "jerk_interval": cluster_interval(jerks, worlds),
         "smoothness": float(
             np.mean(
                 [
@@ -91,12 +155,58 @@ def summarise(episodes: Sequence[Episode], active: BoolArray) -> dict[str, Any]:
     }
 
 
+def _is(episodes: Sequence[Episode], outcome: str) -> DoubleArray:
+    return np.array([e.outcome == outcome for e in episodes], dtype=np.float64)
+
+
+def _of_won(episodes: Sequence[Episode]) -> DoubleArray:
+    return np.array([e.seconds if e.outcome == "success" else math.nan for e in episodes])
+
+
 def _class_summary(episodes: Sequence[Episode], low: float, high: float) -> dict[str, Any]:
     own = [e for e in episodes if low <= e.detour < high]
-    success = sum(e.outcome == "success" for e in own)
+    # No way known from start to goal is the longest of detours.
+    own += [e for e in episodes if math.isinf(e.detour) and math.isinf(high)]
+    return {"detour": [low, high if math.isfinite(high) else None], **_outcomes(own)}
+
+
+def _outcomes(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Shares of the outcomes of a part of a suite, with intervals for success; None of an empty part."""
+    count = len(episodes)
+    success = sum(e.outcome == "success" for e in episodes)
+    worlds = [e.world.name for e in episodes]
     return {
-        "detour": [low, high if math.isfinite(high) else None],
-        "episodes": len(own),
-        "success": success / len(own) if own else None,
-        "success_interval": wilson_interval(success, len(own)),
+        "episodes": count,
+        **{
+            name: sum(e.outcome == name for e in episodes) / count if count else None
+            for name in ("success", "collision", "timeout")
+        },
+        "success_interval": wilson_interval(success, count),
+        "success_cluster_interval": cluster_interval(_is(episodes, "success"), worlds) if count else None,
     }
+
+
+def by_world(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    """Outcomes in each world, in the order they were driven."""
+    grouped: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        grouped.setdefault(episode.world.name, []).append(episode)
+    return [
+        {
+            "world": name,
+            "episodes": len(own),
+            **{o: float(_is(own, o).mean()) for o in ("success", "collision", "timeout")},
+            "success_interval": wilson_interval(int(_is(own, "success").sum()), len(own)),
+            "path_efficiency": float(np.mean([path_efficiency(e) for e in own])),
+            "min_clearance": min(e.min_clearance for e in own),
+        }
+        for name, own in grouped.items()
+    ]
+
+
+def by_condition(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    """Outcomes under each condition of a suite that has several; empty for the others."""
+    names = list(dict.fromkeys(e.condition for e in episodes))
+    if len(names) < 2:
+        return []
+    return [{"condition": name, **_outcomes([e for e in episodes if e.condition == name])} for name in names]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -151,6 +152,29 @@ class Walkers:
             (there | (self._stuck > self.config.patience)) & (self.movers[:, :, 2] > 0.0)
         ):
             self._next(int(world), int(m), bool(there[world, m]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all are, where they go and what decides the rest, apart from the simulator's state."""
+        return {
+            "rngs": [rng.bit_generator.state for rng in self._rngs],
+            "movers": self.movers,
+            "speeds": self._speeds,
+            "targets": self._targets,
+            "stuck": self._stuck,
+            "paths": [[[list(point) for point in path] for path in world] for world in self._paths],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave, in the worlds that the simulator has now."""
+        for rng, known in zip(self._rngs, state["rngs"], strict=True):
+            rng.bit_generator.state = known
+        self.movers[:], self._speeds[:] = state["movers"], state["speeds"]
+        self._targets[:], self._stuck[:] = state["targets"], state["stuck"]
+        self._paths = [
+            [[(float(x), float(y)) for x, y in path] for path in world] for world in state["paths"]
+        ]
+        self._spaces.clear()
+        self.simulator.set_movers(self.movers)
 
     def _next(self, world: int, m: int, there: bool) -> None:
         self._stuck[world, m] = 0.0
