@@ -145,7 +145,7 @@ class _Pilot:
         self.policy = policy
         self.stack = stack
         self.limits = config.limits_for(policy)
-        self.limiter = RateLimiter(self.limits)
+        self.limiter = RateLimiter(self.limits, policy.robot.turning_radius)
         self.convert = ScanConverter(policy.observation, mount, flipped)
 
 

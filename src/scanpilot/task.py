@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scanpilot.robot import RobotSpec
 from scanpilot.types import BoolArray, DoubleArray, FloatArray
+
+
+# What the numbers per step below are for: a robot that goes 1 m/s for a control period of 0.2 s.
+_STEP = 0.2
 
 
 @dataclass(frozen=True)
 class TaskConfig:
     """Weights and bounds of the task.
+
+    What is said per step is said for a robot that goes 0.2 m in a step; see `suited_to`.
 
     Attributes:
         goal_radius: metres; nearer than this the goal is reached.
@@ -38,6 +46,22 @@ class TaskConfig:
     def __post_init__(self) -> None:
         if not self.goal_radius > 0.0 or self.time_limit < 1 or not self.near_distance > 0.0:
             raise ValueError("goal_radius, time_limit and near_distance must be positive")
+
+
+def suited_to(config: TaskConfig, robot: RobotSpec) -> TaskConfig:
+    """The same task for a robot whose steps are longer or shorter.
+
+    Else a slow robot would time out before it could arrive, and each metre towards the goal would cost it
+    more time than it earns: the time limit is as far as it is for others in metres driven at full speed,
+    and so is what every step costs.
+    """
+    scale = robot.limits.vx * robot.control_period / _STEP
+    return replace(
+        config,
+        time_limit=math.ceil(config.time_limit / scale),
+        time=config.time * scale,
+        near=config.near * scale,
+    )
 
 
 def progress_reward(distance: DoubleArray, next_distance: DoubleArray, config: TaskConfig) -> DoubleArray:

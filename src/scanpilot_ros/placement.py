@@ -82,7 +82,8 @@ def _starts(world: World, robot: RobotSpec, count: int, seed: int) -> tuple[Star
         return tuple(Start(_topic_name(r.name), r.pose) for r in world.robots[: count or None])
     if count == 0:
         raise InvalidInput(f"world {world.name!r} places no robots: say how many there are to be")
-    space, rng = FreeSpace(world, robot.footprint), np.random.default_rng(seed)
+    space = FreeSpace(world, robot.footprint, turning_radius=robot.turning_radius)
+    rng = np.random.default_rng(seed)
     poses = np.zeros((0, 3))
     try:
         for _ in range(count):

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from scanpilot import resources
 from scanpilot.configuration import ConfigurationError
+from scanpilot.observation import observation_for
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec, load_robot
 
 SQUARE = ((0.3, 0.2), (-0.3, 0.2), (-0.3, -0.2), (0.3, -0.2))
@@ -188,3 +190,19 @@ def test_which_robots_are_the_same_in_a_mirror() -> None:
     assert not robot(lopsided).is_symmetric
     assert not robot(disc, y=0.01).is_symmetric
     assert not robot(disc, angle_min=-2.0, angle_max=1.9).is_symmetric
+
+
+@pytest.mark.parametrize("name", sorted(resources.names("robot")))
+def test_shipped_robots_are_named_as_their_files_and_can_be_mirrored(name: str) -> None:
+    robot = load_robot(resources.find("robot", name))
+    assert robot.name == name
+    # Else half of what training can learn from each transition is lost without need.
+    assert robot.is_symmetric
+    # Nothing within the outline, or hidden by the lowest range, is left to run into.
+    assert observation_for(robot).range_min <= max(0.05, robot.footprint.inscribed_radius)
+
+
+def test_a_shipped_car_can_be_steered_as_tightly_as_its_limits_say() -> None:
+    robot = load_robot(resources.find("robot", "f1tenth"))
+    assert robot.turning_radius == pytest.approx(0.3302 / math.tan(0.4189), abs=1e-3)
+    assert robot.limits.wz == pytest.approx(robot.limits.vx / robot.turning_radius, abs=1e-3)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from scanpilot import task
-from scanpilot.task import TaskConfig, judge
+from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
+from scanpilot.task import TaskConfig, judge, suited_to
 
 CONFIG = TaskConfig(
     goal_radius=0.3,
@@ -108,3 +109,19 @@ def test_terminal_states_at_the_time_limit_are_not_truncated() -> None:
 def test_impossible_tasks_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="positive"):
         TaskConfig(**bad)  # type: ignore[arg-type]
+
+
+def test_a_slow_robot_has_the_same_task_in_smaller_steps() -> None:
+    def robot(vx: float, period: float) -> RobotSpec:
+        limits, lidar = Limits(vx=vx, wz=1.0), Lidar(beams=8)
+        return RobotSpec("r", "differential", Footprint(radius=0.2), limits, lidar, period)
+
+    config = TaskConfig(time_limit=300, time=-0.06, near=-0.8)
+    assert suited_to(config, robot(1.0, 0.2)) == config
+    # 0.05 m a step, a quarter of 0.2 m: four times as many steps, each at a quarter of the cost.
+    slow = suited_to(config, robot(0.25, 0.2))
+    assert slow.time_limit == 1200
+    assert (slow.time, slow.near) == pytest.approx((-0.015, -0.2))
+    assert (slow.goal, slow.collision, slow.progress) == (config.goal, config.collision, config.progress)
+    # 0.4 m a step.
+    assert suited_to(config, robot(2.0, 0.2)).time_limit == 150

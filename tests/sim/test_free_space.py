@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.sim import generate, straight
 from scanpilot.sim.free_space import FreeSpace, NoRoom
+from scanpilot.sim.grid_kernels import has_way_ahead
 from scanpilot.sim.simulator import Simulator
 from scanpilot.sim.world import Disc, Solid, World, box, build_world, wall
 
@@ -171,3 +172,30 @@ def test_every_generator_gives_connected_starts_and_goals(
             start, goal = space.sample(rng, taken=taken)
             assert math.isfinite(space.shortest_path_length(start, goal))
             taken = np.vstack((taken, start))
+
+
+def test_a_car_starts_where_it_can_drive_on() -> None:
+    # A corridor with a wall across its end: 4 m to drive eastwards, nothing westwards.
+    footprint = Footprint(polygon=((0.45, -0.15), (0.45, 0.15), (-0.15, 0.15), (-0.15, -0.15)))
+    walls = [box(0.0, 0.65, 6.0, 0.1), box(0.0, -0.65, 6.0, 0.1), box(-1.0, 0.0, 0.1, 1.2)]
+    space = FreeSpace(build_world("corridor", [Solid((wall,)) for wall in walls]), footprint)
+    for yaw, on in ((0.0, True), (math.pi, False)):
+        pose = np.array([0.0, 0.0, yaw])
+        assert space.is_free(pose)[0]
+        assert has_way_ahead(space._geometry, space._body, pose, 0.75) == on
+
+
+def test_a_cars_goals_lie_beyond_its_turning_circles() -> None:
+    world = generate.clutter(3)
+    space = FreeSpace(world, RADIUS, turning_radius=1.5)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        start, goal = space.sample(rng, min_distance=1.0)
+        assert math.hypot(*(goal - start)[:2]) >= 3.0
+        assert has_way_ahead(space._geometry, space._body, start, 1.5)
+
+
+def test_a_robot_too_large_for_a_world_is_told_its_size() -> None:
+    space = FreeSpace(generate.clutter(0), Footprint(radius=3.0))
+    with pytest.raises(NoRoom, match=r"free for a robot of 3\.00 m"):
+        space.sample(np.random.default_rng(0))

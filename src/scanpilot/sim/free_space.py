@@ -42,7 +42,13 @@ class FreeSpace:
     """
 
     def __init__(
-        self, world: World, footprint: Footprint, *, resolution: float = 0.1, margin: float = 0.05
+        self,
+        world: World,
+        footprint: Footprint,
+        *,
+        resolution: float = 0.1,
+        margin: float = 0.05,
+        turning_radius: float = 0.0,
     ) -> None:
         """Rasterise the world.
 
@@ -51,9 +57,12 @@ class FreeSpace:
             footprint: of the robots.
             resolution: metres a cell; passages narrower than about half of it may be missed or invented.
             margin: metres kept free around the footprint.
+            turning_radius: of a car, metres; it starts where it can drive on, and has goals beyond the
+                circle that it cannot turn within.
         """
         self.world = world
         self.resolution = resolution
+        self._turning_radius = turning_radius
         self._geometry = simulator.allocate([world])
         self._body = simulator.make_body(footprint)
         self._needed = self._body.radius + margin
@@ -111,6 +120,8 @@ class FreeSpace:
         """
         none = np.zeros((0, 2))
         out = np.empty((2, 3))
+        # A goal beside a car, nearer than the two circles it can turn in, asks for a lap of honour first.
+        min_distance = max(min_distance, 2.0 * self._turning_radius)
         found = grid_kernels.sample_pair(
             int(rng.integers(1 << 62)),
             self._cells,
@@ -124,14 +135,16 @@ class FreeSpace:
             2.0 * self._body.radius + spacing,
             min_distance,
             max_distance,
+            self._turning_radius,
             tries,
             out,
         )
         if not found:
             raise NoRoom(
-                f"world {self.world.name!r}: no free start with a connected goal {min_distance} to "
-                f"{max_distance} m away in {tries} tries; {self.area:.1f} m^2 are free, the largest "
-                f"region has {100 * self.largest_share:.0f} % of it"
+                f"world {self.world.name!r}: no free start with a connected goal {min_distance:g} to "
+                f"{max_distance:g} m away in {tries} tries; {self.area:.1f} m^2 are free for a robot of "
+                f"{self._body.radius:.2f} m around base_link, the largest region has "
+                f"{100 * self.largest_share:.0f} % of it"
             )
         return out[0], out[1]
 

@@ -161,6 +161,7 @@ def sample_pair(
     apart: float,
     min_distance: float,
     max_distance: float,
+    turning_radius: float,
     tries: int,
     out: DoubleArray,
 ) -> bool:
@@ -170,6 +171,8 @@ def sample_pair(
     for t in range(tries):
         start = _draw(seed, 2 * t, cells, component, origin, resolution, out[0])
         if not _apart(out[0], taken, apart) or not _fits(geometry, body, out[0]):
+            continue
+        if turning_radius > 0.0 and not has_way_ahead(geometry, body, out[0], turning_radius):
             continue
         # A start is dear when many robots stand around: a few goals each.
         for u in range(8):
@@ -215,6 +218,50 @@ def _apart(pose: DoubleArray, taken: DoubleArray, apart: float) -> bool:
 def _fits(geometry: Geometry, body: Body, pose: DoubleArray) -> bool:
     cos, sin = math.cos(pose[2]), math.sin(pose[2])
     return static_clearance(geometry, 0, body, pose[0], pose[1], cos, sin, 0.03) >= 0.03
+
+
+@compiled
+def has_way_ahead(geometry: Geometry, body: Body, pose: DoubleArray, turning_radius: float) -> bool:
+    """Whether a car can drive on from a pose for half a turning circle, in bends and straights, without contact.
+
+    A car that does not drive backwards is lost where it cannot: depth first through pieces of a fifth of
+    that length, straight or with the wheels turned fully to either side.
+    """
+    length = 0.2 * math.pi * turning_radius
+    # Three more poses for each of five pieces are the most that wait at any time.
+    waiting = np.empty((16, 4))
+    waiting[0, 0], waiting[0, 1], waiting[0, 2], waiting[0, 3] = pose[0], pose[1], pose[2], 0.0
+    count = 1
+    while count > 0:
+        count -= 1
+        x, y, yaw, depth = waiting[count]
+        if depth == 5.0:
+            return True
+        for steer in (-1.0, 1.0, 0.0):
+            end = _piece(geometry, body, x, y, yaw, steer / turning_radius, length)
+            if end[3] > 0.0:
+                waiting[count, 0], waiting[count, 1], waiting[count, 2] = end[0], end[1], end[2]
+                waiting[count, 3] = depth + 1.0
+                count += 1
+    return False
+
+
+@compiled
+def _piece(
+    geometry: Geometry, body: Body, x: float, y: float, yaw: float, curvature: float, length: float
+) -> tuple[float, float, float, float]:
+    """Where an arc ends, and 1 if the footprint is free at a few poses along it, 0 otherwise."""
+    steps = max(1, math.ceil(length / 0.1))
+    advance = length / steps
+    for _ in range(steps):
+        # The chord of an arc points along its middle heading; a tenth of a metre is short beside the radius.
+        middle = yaw + 0.5 * curvature * advance
+        x += advance * math.cos(middle)
+        y += advance * math.sin(middle)
+        yaw += curvature * advance
+        if static_clearance(geometry, 0, body, x, y, math.cos(yaw), math.sin(yaw), 0.03) < 0.03:
+            return x, y, yaw, 0.0
+    return x, y, yaw, 1.0
 
 
 @compiled

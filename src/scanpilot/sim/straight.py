@@ -48,7 +48,9 @@ def straight_commands(poses: DoubleArray, goals: DoubleArray, robot: RobotSpec) 
     offset = goals[:, :2] - poses[:, :2]
     bearing = wrap_angle(np.arctan2(offset[:, 1], offset[:, 0]) - poses[:, 2])
     commands = np.zeros((len(poses), 3))
-    commands[:, 0] = robot.limits.vx * np.clip(np.cos(bearing), 0.0, 1.0)
+    # A car that stood until it faces its goal would stand for ever.
+    slowest = 0.3 if robot.kinematics == "car" else 0.0
+    commands[:, 0] = robot.limits.vx * np.clip(np.cos(bearing), slowest, 1.0)
     commands[:, 2] = np.clip(2.0 * bearing, -robot.limits.wz, robot.limits.wz)
     return commands
 
@@ -67,7 +69,7 @@ def measure(
 ) -> Difficulty:
     """Drive every robot's first episode; robots that are done start again and remain traffic."""
     rng = np.random.default_rng(seed)
-    spaces = [FreeSpace(world, robot.footprint) for world in worlds]
+    spaces = [FreeSpace(world, robot.footprint, turning_radius=robot.turning_radius) for world in worlds]
     simulator = Simulator(worlds, robot, robots_per_world, SimulatorConfig(), seed)
     n = simulator.num_robots
     goals = np.zeros((n, 3))
