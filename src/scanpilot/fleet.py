@@ -17,7 +17,7 @@ from scanpilot.sim.simulator import Simulator, SimulatorConfig
 from scanpilot.sim.sources import WorldMaker
 from scanpilot.sim.walkers import WalkerConfig, Walkers
 from scanpilot.sim.world import World
-from scanpilot.task import TaskConfig, judge
+from scanpilot.task import TaskConfig, judge, suited_to
 from scanpilot.types import BoolArray, DoubleArray, FloatArray, StepResult, Triplet
 
 
@@ -104,7 +104,7 @@ class SimulatedFleet:
         make_world: the world of each number 0, 1, 2, ...; the fleet goes through them.
         robot: what every robot is.
         observation: what it sees.
-        task: rewards and ends of episodes.
+        task: rewards and ends of episodes; brought to the robot's steps by `task.suited_to`.
         config: sizes.
         seed: of starts, goals and noise.
         mission: start and goal ``(3,)`` in the world of a number, for benchmarks that prescribe them
@@ -124,11 +124,12 @@ class SimulatedFleet:
         if mission is not None and config.robots_per_world != 1:
             raise ValueError("a prescribed start and goal is for one robot a world")
         self._make_world, self._mission = make_world, mission
-        self._robot, self._observation, self._task, self._config = robot, observation, task, config
+        self._robot, self._observation, self._config = robot, observation, config
+        self._task = suited_to(task, robot)
         self._rng = np.random.default_rng(seed)
         self.world_numbers = list(range(config.worlds))
         worlds = [make_world(number) for number in self.world_numbers]
-        self._spaces = [FreeSpace(world, robot.footprint) for world in worlds]
+        self._spaces = [self._space(world) for world in worlds]
         walkers = config.walkers
         self.simulator = Simulator(
             worlds, robot, config.robots_per_world, config.simulator, seed, movers=Walkers.room(walkers)
@@ -258,7 +259,7 @@ class SimulatedFleet:
         self._rng.bit_generator.state = state["rng"]
         self.world_numbers = [int(number) for number in state["world_numbers"]]
         worlds = [self._make_world(number) for number in self.world_numbers]
-        self._spaces = [FreeSpace(world, self._robot.footprint) for world in worlds]
+        self._spaces = [self._space(world) for world in worlds]
         self.simulator.set_worlds(range(len(worlds)), worlds)
         self.simulator.load_state_dict(state["simulator"])
         self.starts, self.goals, self._steps, self._ages = (
@@ -279,6 +280,9 @@ class SimulatedFleet:
     def space_of(self, robot: int) -> FreeSpace:
         """The free space of the world that a robot is in."""
         return self._spaces[robot // self._config.robots_per_world]
+
+    def _space(self, world: World) -> FreeSpace:
+        return FreeSpace(world, self._robot.footprint, turning_radius=self._robot.turning_radius)
 
     def _goal_distance(self) -> DoubleArray:
         offset = self.goals[:, :2] - self.simulator.poses[:, :2]
@@ -322,7 +326,7 @@ class SimulatedFleet:
         number = max(self.world_numbers) + 1
         self.world_numbers[world] = number
         made = self._make_world(number)
-        self._spaces[world] = FreeSpace(made, self._robot.footprint)
+        self._spaces[world] = self._space(made)
         self.simulator.set_worlds([world], [made])
 
     def _place(self, world: int, members: np.ndarray[Any, np.dtype[np.int64]]) -> None:
