@@ -250,6 +250,10 @@ NOISY = SimulatorConfig(
     odometry_drift=0.02,
     velocity_error=0.02,
     scan_latency=0.05,
+    scan_duration=0.1,
+    actuation_delay=0.15,
+    lidar_offset_error=0.02,
+    lidar_yaw_error=0.05,
     vary=True,
 )
 
@@ -313,6 +317,21 @@ def test_latency_shows_the_world_as_it_was() -> None:
     assert late.scan()[0, 2] == pytest.approx(3.0)
 
 
+def test_late_scans_show_walkers_where_they_were() -> None:
+    simulator = Simulator(
+        [EMPTY], robot(lidar=Lidar(beams=4)), 1, SimulatorConfig(scan_latency=0.15), movers=1
+    )
+    simulator.place([0], np.zeros((1, 3)))
+    simulator.set_movers(np.array([[[1.0, 0.0, 0.3]]]))
+    for _ in range(3):
+        simulator.walk(np.array([[[9.0, 0.0]]]), np.ones((1, 1)), 0.1, 0.0)
+        drive(simulator, (0.0, 0.0, 0.0), 0.1)
+    assert simulator.movers()[0, 0, 0] == pytest.approx(1.3)
+    assert simulator.scan()[0, 2] == pytest.approx(1.15 - 0.3)
+    simulator.set_movers(np.array([[[2.0, 0.0, 0.3]]]))
+    assert simulator.scan()[0, 2] == pytest.approx(1.7)
+
+
 def test_a_scan_that_takes_time_is_smeared() -> None:
     world = build_world("wall", [wall(5.0, -50.0, 5.0, 50.0)])
     lidar = Lidar(beams=8, angle_min=-0.001, angle_max=0.001, range_max=20.0)
@@ -347,12 +366,83 @@ def test_vary_gives_each_robot_its_share_of_noise() -> None:
 
 def test_a_restored_simulator_goes_on_to_the_last_digit() -> None:
     spec = robot(actuation_delay=0.15, limits=Limits(vx=1.0, wz=2.0, ax=2.0, awz=4.0))
-    config = SimulatorConfig(**{**NOISY.__dict__, "scan_duration": 0.1})
     commands = np.random.default_rng(0).uniform(-1.0, 1.0, (20, 4, 3))
-    first = _start([1, 2], spec, 2, config, 7)
+    first = _start([1, 2], spec, 2, NOISY, 7)
     _run(first, commands[:10])
     state = copy.deepcopy(first.state_dict())
     expected = _run(first, commands[10:])
-    other = _start([1, 2], spec, 2, config, 7)
+    other = _start([1, 2], spec, 2, NOISY, 7)
     other.load_state_dict(state)
     assert all(np.array_equal(a, b) for a, b in zip(expected, _run(other, commands[10:]), strict=True))
+
+
+def _apart(count: int, **config: object) -> Simulator:
+    """Robots 3 m apart beside a wall at x = 2, each with one beam straight at it."""
+    world = build_world("wall", [wall(2.0, -500.0, 2.0, 500.0)])
+    spec = robot(lidar=Lidar(beams=1, angle_min=0.0, angle_max=0.1, range_max=10.0))
+    return placed(world, spec, *[(0.0, 3.0 * k, 0.0) for k in range(count)], **config)
+
+
+def test_lidars_sit_where_they_sit_until_a_robot_is_placed() -> None:
+    simulator = _apart(60, lidar_offset_error=0.1)
+    offsets = 2.0 - simulator.scan()[:, 0]
+    assert np.std(offsets) == pytest.approx(0.1, rel=0.3)
+    assert np.array_equal(2.0 - simulator.scan()[:, 0], offsets)
+    simulator.place([3], np.array([[0.0, 9.0, 0.0]]))
+    again = 2.0 - simulator.scan()[:, 0]
+    assert np.flatnonzero(again != offsets).tolist() == [3]
+
+
+def test_lidars_are_turned_as_much_as_stated() -> None:
+    # A wall seen at an angle e is 2 / cos(e) away.
+    turned = np.arccos(2.0 / _apart(60, lidar_yaw_error=0.2).scan()[:, 0].astype(np.float64))
+    assert np.sqrt(np.mean(turned**2)) == pytest.approx(0.2, rel=0.3)
+
+
+def test_a_robot_has_several_lidars_each_with_its_own_mount() -> None:
+    room = build_world("room", [wall(2.0, -5.0, 2.0, 5.0), wall(-3.0, -5.0, -3.0, 5.0)])
+    front = Lidar(beams=1, angle_min=0.0, angle_max=0.1, range_max=10.0, x=0.5)
+    back = Lidar(beams=1, angle_min=0.0, angle_max=0.1, range_max=10.0, x=-0.25, yaw=math.pi)
+    simulator = placed(room, robot(lidar=front))
+    assert simulator.scan()[0, 0] == pytest.approx(1.5)
+    assert simulator.scan(back)[0, 0] == pytest.approx(2.75)
+    uneven = placed(room, robot(lidar=front), lidar_offset_error=0.1)
+    assert uneven.scan()[0, 0] - 1.5 != pytest.approx(uneven.scan(back)[0, 0] - 2.75)
+
+
+@pytest.mark.parametrize("own", [0.0, 0.1])
+def test_the_added_delay_comes_on_top_of_the_robots_own(own: float) -> None:
+    simulator = placed(EMPTY, robot(actuation_delay=own), actuation_delay=0.15)
+    drive(simulator, (1.0, 0.0, 0.0), 0.1, 5)
+    assert simulator.poses[0, 0] == pytest.approx(0.5 - own - 0.15, abs=1e-9)
+
+
+def test_vary_gives_each_robot_quarters_of_the_added_delay_and_of_the_latency() -> None:
+    config = {"actuation_delay": 0.2, "scan_latency": 0.1, "vary": True}
+    simulator = _apart(60, **config)
+    drive(simulator, (1.0, 0.0, 0.0), 0.1, 6)
+    delays = 0.6 - simulator.poses[:, 0]
+    assert sorted(set(np.round(delays, 6))) == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2])
+    # At 1 m/s a scan that is so many seconds old says so many metres too much.
+    lateness = simulator.scan()[:, 0] - (2.0 - simulator.poses[:, 0])
+    assert sorted(set(np.round(lateness, 4))) == pytest.approx([0.0, 0.025, 0.05, 0.075, 0.1])
+    assert abs(np.corrcoef(delays, lateness)[0, 1]) < 0.4
+
+
+@pytest.mark.parametrize("stage", [False, True])
+@pytest.mark.parametrize("duration", [0.0, 0.1])
+def test_some_robots_scan_what_they_would_among_all(stage: bool, duration: float) -> None:
+    config = SimulatorConfig(**{**NOISY.__dict__, "scan_duration": duration, "stage": stage})
+    commands = np.random.default_rng(0).uniform(0.0, 1.0, (3, 6, 3))
+    all_at_once, some = (_start([1, 2], robot(), 3, config, 7) for _ in range(2))
+    for simulator in (all_at_once, some):
+        for command in commands:
+            simulator.step(command, 0.2)
+    ranges = all_at_once.scan()
+    assert np.array_equal(some.scan(robots=[4, 0, 3]), ranges[[4, 0, 3]])
+    # The others have not scanned yet: theirs is the same whether those did or not.
+    rest = np.array([False, True, True, False, False, True])
+    assert np.array_equal(some.scan(robots=rest), ranges[rest])
+    assert some.scan(robots=[]).shape == (0, 8)
+    with pytest.raises(IndexError):
+        some.scan(robots=[6])

@@ -114,7 +114,7 @@ class Beams(NamedTuple):
         dx, dy: ``(n,)`` unit directions.
         pseudo: ``(n,)`` pseudo-angle in [0, 4) of each.
         table: ``(K + 1,)`` first beam whose pseudo-angle is at least ``4 k / K``.
-        mount: x, y in base_link, and direction of the first beam in base_link.
+        mounts: ``(N, 3)`` of each robot's lidar: x, y in base_link, and direction of the first beam there.
         range_max: metres.
     """
 
@@ -122,7 +122,7 @@ class Beams(NamedTuple):
     dy: DoubleArray
     pseudo: DoubleArray
     table: NDArray[np.int32]
-    mount: tuple[float, float, float]
+    mounts: DoubleArray
     range_max: float
 
 
@@ -482,20 +482,23 @@ def scan(
     beams: Beams,
     poses: DoubleArray,
     robots_per_world: int,
+    robots: IntArray,
     begin: int,
     end: int,
     ranges: FloatArray,
 ) -> None:
-    """Ranges of robots begin..end-1 into ``(N, n)`` ``ranges``; a miss is ``range_max``."""
+    """Ranges of ``robots[begin:end]`` into the rows begin..end-1 of ``ranges``; a miss is ``range_max``."""
     n = beams.dx.shape[0]
     near = np.empty(n, np.float64)
     far = 1.0 / beams.range_max
-    for robot in range(begin, end):
+    for row in range(begin, end):
+        robot = robots[row]
         w = robot // robots_per_world
         c, s = math.cos(poses[robot, 2]), math.sin(poses[robot, 2])
-        ox = poses[robot, 0] + c * beams.mount[0] - s * beams.mount[1]
-        oy = poses[robot, 1] + s * beams.mount[0] + c * beams.mount[1]
-        direction = poses[robot, 2] + beams.mount[2]
+        mount_x, mount_y = beams.mounts[robot, 0], beams.mounts[robot, 1]
+        ox = poses[robot, 0] + c * mount_x - s * mount_y
+        oy = poses[robot, 1] + s * mount_x + c * mount_y
+        direction = poses[robot, 2] + beams.mounts[robot, 2]
         cos, sin = math.cos(direction), math.sin(direction)
         near[:] = far
         if body.visible:
@@ -508,7 +511,7 @@ def scan(
                 _see_circle(near, beams, cos * x + sin * y, cos * y - sin * x, radius)
         _see_world(near, beams, geometry, w, ox, oy, cos, sin)
         for k in range(n):
-            ranges[robot, k] = beams.range_max if near[k] <= far else 1.0 / near[k]
+            ranges[row, k] = beams.range_max if near[k] <= far else 1.0 / near[k]
 
 
 # --- distances --------------------------------------------------------------------------------------------
@@ -1091,18 +1094,19 @@ def standard_normal(a: int, b: int, c: int, d: int) -> float:
 
 
 @compiled
-def draw_factors(
+def draw_normals(
     seed: int,
     keys: IntArray,
     episodes: IntArray,
     robots: IntArray,
+    mean: DoubleArray,
     deviation: DoubleArray,
-    drift: DoubleArray,
+    out: DoubleArray,
 ) -> None:
-    """New constant factors for some robots, 1 plus a normal error of the given deviations."""
+    """Three new constants in ``(N, 3)`` ``out`` for some robots, normal about ``(3,)`` means."""
     for robot in robots:
         for axis in range(3):
-            drift[robot, axis] = 1.0 + deviation[axis] * standard_normal(
+            out[robot, axis] = mean[axis] + deviation[axis] * standard_normal(
                 seed, keys[robot], episodes[robot], axis
             )
 
@@ -1126,23 +1130,25 @@ def spoil_ranges(
     dropout: float,
     short: float,
     range_max: float,
+    robots: IntArray,
     begin: int,
     end: int,
 ) -> None:
-    """Noise, misses and short returns on the ranges of robots begin..end-1, from counters alone."""
-    for robot in range(begin, end):
+    """Noise, misses and short returns on the rows begin..end-1, of ``robots``; from counters alone."""
+    for row in range(begin, end):
+        robot = robots[row]
         share = severity[robot]
         for k in range(ranges.shape[1]):
-            r = float(ranges[robot, k])
+            r = float(ranges[row, k])
             bits = hash_counters(seed + 1, keys[robot], ticks[robot], k)
             u = to_unit(bits)
             if u < share * dropout:
-                ranges[robot, k] = range_max
+                ranges[row, k] = range_max
                 continue
             if u < share * (dropout + short):
-                ranges[robot, k] = r * to_unit(hash_counters(seed + 2, keys[robot], ticks[robot], k))
+                ranges[row, k] = r * to_unit(hash_counters(seed + 2, keys[robot], ticks[robot], k))
                 continue
             if r < range_max:
                 noise = standard_normal(seed + 3, keys[robot], ticks[robot], k)
                 r += share * noise * (deviation + proportional * r)
-                ranges[robot, k] = min(max(r, 0.0), range_max)
+                ranges[row, k] = min(max(r, 0.0), range_max)

@@ -41,8 +41,13 @@ class SimulatorConfig:
             its command, drawn when it is placed.
         scan_latency: age of a scan when it is asked for, seconds.
         scan_duration: seconds from its first beam to its last, which is ``scan_latency`` old.
-        vary: draw each robot's share of the scan noise, 0 to 1 of what is stated here, when it is
-            placed; otherwise every robot has all of it.
+        actuation_delay: seconds that commands act later than the robot's specification says.
+        lidar_offset_error: standard deviation of a lidar's true place from where its mount says it
+            is, along x and along y of base_link, metres; constant from when a robot is placed.
+        lidar_yaw_error: the same of its direction, radians.
+        vary: draw each robot's share of scan noise, of scan latency and duration, and of the added
+            actuation delay, 0 to 1 of what is stated here, when it is placed; otherwise every
+            robot has all of it. Times are shared out in quarters.
         robots_visible: whether robots see each other.
         robots_solid: whether robots hit each other.
         stage: move and scan as Stage does: Euler steps with the old heading, a step that ends
@@ -60,6 +65,9 @@ class SimulatorConfig:
     velocity_error: float = 0.0
     scan_latency: float = 0.0
     scan_duration: float = 0.0
+    actuation_delay: float = 0.0
+    lidar_offset_error: float = 0.0
+    lidar_yaw_error: float = 0.0
     vary: bool = False
     robots_visible: bool = True
     robots_solid: bool = True
@@ -76,6 +84,9 @@ class SimulatorConfig:
             "velocity_error",
             "scan_latency",
             "scan_duration",
+            "actuation_delay",
+            "lidar_offset_error",
+            "lidar_yaw_error",
         ):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more")
@@ -124,6 +135,13 @@ def _index(world: World) -> _Indexed:
 
 # A scan that takes time is taken from so many poses on the way.
 _SLICES = 8
+# Times that vary from robot to robot are multiples of a share of the longest: robots of equal lateness
+# are scanned together, and a step is cut at the same moments whichever robots are in the batch.
+_SHARES = 4
+# Work that threads share is cut into so many pieces for each.
+_PIECES = 4
+# Commands and steps meet at sums of many durations: so many seconds decide nothing.
+_SLACK = 1e-9
 _PER_TILE = 24.0  # measured best or nearly so from 100 to 13,000 segments
 
 
@@ -194,8 +212,8 @@ def make_body(
     return kernels.Body(polygon, radius, seen, float(np.hypot(*seen.T).max()), visible, solid)
 
 
-def make_beams(lidar: Lidar) -> kernels.Beams:
-    """A lidar's beam directions as the kernels take them."""
+def make_beams(lidar: Lidar, robots: int) -> kernels.Beams:
+    """A lidar's beam directions as the kernels take them, mounted alike on so many robots."""
     angles = np.arange(lidar.beams) * (lidar.angle_increment if lidar.beams > 1 else 0.0)
     dx, dy = np.cos(angles), np.sin(angles)
     pseudo = np.array([kernels.pseudo_angle(float(x), float(y)) for x, y in zip(dx, dy, strict=True)])
@@ -207,11 +225,13 @@ def make_beams(lidar: Lidar) -> kernels.Beams:
     buckets = 1 << max(6, math.ceil(math.log2(wanted)))
     edges = np.arange(buckets + 1) * (4.0 / buckets)
     table = np.searchsorted(pseudo, edges, side="left").astype(np.int32)
+    return kernels.Beams(dx, dy, pseudo, table, np.tile(_mounted(lidar), (robots, 1)), float(lidar.range_max))
+
+
+def _mounted(lidar: Lidar) -> DoubleArray:
+    """Where a lidar is meant to be: x, y in base_link and the direction of its first beam there."""
     mount = lidar.mount
-    first = mount.yaw + lidar.angle_min
-    return kernels.Beams(
-        dx, dy, pseudo, table, (float(mount.x), float(mount.y), float(first)), float(lidar.range_max)
-    )
+    return np.array((mount.x, mount.y, mount.yaw + lidar.angle_min), dtype=np.float64)
 
 
 class Simulator:
@@ -279,8 +299,12 @@ class Simulator:
         self._drift: DoubleArray = np.ones((n, 3))
         self._gain: DoubleArray = np.ones((n, 3))
         self._severity: DoubleArray = np.ones(n)
-        # Where the robots were, for scans that are not of now; times relative to `time`'s zero.
-        self._past: list[tuple[float, DoubleArray]] = []
+        # Each robot's share of the scan's lateness, and which of `_delays` it has.
+        self._lateness: DoubleArray = np.ones(n)
+        self._delay_index = np.zeros(n, np.int64)
+        # Where robots and moving discs were, for scans that are not of now; times of `time`'s zero.
+        self._past: list[tuple[float, DoubleArray, DoubleArray]] = []
+        self._everyone = np.arange(n, dtype=np.int64)
         self._geometry = allocate(self.worlds, movers)
         self._body = make_body(
             robot.footprint,
@@ -288,8 +312,10 @@ class Simulator:
             visible=self.config.robots_visible,
             solid=self.config.robots_solid,
         )
-        self._beams: dict[Lidar, kernels.Beams] = {robot.lidar: make_beams(robot.lidar)}
+        self._beams: dict[Lidar, kernels.Beams] = {}
+        self._beams_of(robot.lidar)
         self._base = _make_base(robot, self.config.stage)
+        self._delays = _delays(robot, self.config)
         self._issued: list[tuple[float, DoubleArray]] = [(-math.inf, np.zeros((n, 3)))]
         self._pool = ThreadPoolExecutor(self.config.threads) if self.config.threads > 1 else None
         self._scan_before: FloatArray | None = None
@@ -309,24 +335,51 @@ class Simulator:
             commands[at] = 0.0
         self._stalled[at] = False
         self._episodes[at] += 1
-        for _, past in self._past:
+        for _, past, _ in self._past:
             past[at] = poses
         self._draw_errors(at)
         self._scan_before = None
 
     def _draw_errors(self, at: kernels.IntArray) -> None:
-        """The constant errors of robots that begin an episode."""
+        """The constants of robots that begin an episode; its number decides, not what was before."""
         c = self.config
         for purpose, deviation, factors in (
             (0, c.odometry_drift, self._drift),
             (4, c.velocity_error, self._gain),
         ):
             if deviation > 0.0:
-                kernels.draw_factors(
-                    self._seed + purpose, self._keys, self._episodes, at, np.full(3, deviation), factors
-                )
+                self._draw_normals(purpose, at, np.ones(3), np.full(3, deviation), factors)
+        for lidar in self._beams:
+            self._draw_mounts(lidar, at)
         if c.vary:
-            kernels.draw_shares(self._seed + 5, self._keys, self._episodes, at, self._severity)
+            self._severity[at] = self._draw_shares(5, at)
+            self._lateness[at] = np.floor(self._draw_shares(6, at) * (_SHARES + 1)) / _SHARES
+            self._delay_index[at] = (self._draw_shares(7, at) * len(self._delays)).astype(np.int64)
+
+    def _draw_mounts(self, lidar: Lidar, at: kernels.IntArray) -> None:
+        """How the lidars of some robots are really mounted."""
+        c = self.config
+        deviation = np.array((c.lidar_offset_error, c.lidar_offset_error, c.lidar_yaw_error))
+        if deviation.any():
+            purpose = 16 + list(self._beams).index(lidar)
+            self._draw_normals(purpose, at, _mounted(lidar), deviation, self._beams[lidar].mounts)
+
+    def _draw_normals(
+        self, purpose: int, at: kernels.IntArray, mean: DoubleArray, deviation: DoubleArray, out: DoubleArray
+    ) -> None:
+        kernels.draw_normals(self._seed + purpose, self._keys, self._episodes, at, mean, deviation, out)
+
+    def _draw_shares(self, purpose: int, at: kernels.IntArray) -> DoubleArray:
+        shares = np.empty(self.num_robots)
+        kernels.draw_shares(self._seed + purpose, self._keys, self._episodes, at, shares)
+        return shares[at]
+
+    def _beams_of(self, lidar: Lidar) -> kernels.Beams:
+        beams = self._beams.get(lidar)
+        if beams is None:
+            beams = self._beams[lidar] = make_beams(lidar, self.num_robots)
+            self._draw_mounts(lidar, np.flatnonzero(self._episodes))
+        return beams
 
     def reset_odometry(self, indices: Sequence[int] | kernels.IntArray | BoolArray) -> None:
         """Let the odometry of some robots start again at zero."""
@@ -345,9 +398,15 @@ class Simulator:
         self._geometry.movers[:] = movers
 
     def set_movers(self, movers: DoubleArray) -> None:
-        """Say where the moving discs are: ``(W, M, 3)`` x, y, radius; a radius below 0 is none."""
+        """Say where the moving discs are: ``(W, M, 3)`` x, y, radius; a radius below 0 is none.
+
+        Late scans see those that changed where they are now, as with `place`; see `walk`.
+        """
         if not np.isfinite(movers).all():
             raise ValueError("movers hold a number that is not finite")
+        changed = (movers != self._geometry.movers).any(axis=2)
+        for _, _, past in self._past:
+            past[changed] = movers[changed]
         self._geometry.movers[:] = movers
 
     def movers(self) -> DoubleArray:
@@ -355,7 +414,11 @@ class Simulator:
         return np.array(self._geometry.movers)
 
     def walk(self, targets: DoubleArray, speeds: DoubleArray, duration: float, margin: float) -> None:
-        """Move the discs towards ``(W, M, 2)`` targets at ``(W, M)`` m/s, ``margin`` clear of everything."""
+        """Move the discs towards ``(W, M, 2)`` targets at ``(W, M)`` m/s, ``margin`` clear of everything.
+
+        To be followed by a `step` of the same duration, at whose end they are where they are now.
+        """
+        self._remember()
         kernels.walk(
             self._geometry,
             self._body,
@@ -384,7 +447,7 @@ class Simulator:
         if not duration > 0.0:
             raise ValueError(f"duration is {duration} s, expected more than 0")
         if self.config.stage:
-            self._scan_before = self._scan(self.robot.lidar)
+            self._scan_before = self._scan(self.robot.lidar, self._everyone)
         idle = ~commands.any(axis=1)
         contacts = np.zeros(self.num_robots, dtype=np.bool_)
         if self.config.velocity_error > 0.0:
@@ -402,39 +465,47 @@ class Simulator:
             self._stalled = contacts.copy()
         return contacts
 
-    def scan(self, lidar: Lidar | None = None) -> FloatArray:
-        """``(N, beams)`` float32 ranges in metres, by the robot's lidar unless another is given.
+    def scan(
+        self,
+        lidar: Lidar | None = None,
+        robots: Sequence[int] | kernels.IntArray | BoolArray | None = None,
+    ) -> FloatArray:
+        """``(K, beams)`` float32 ranges in metres of some robots, or of all of them, in their order.
 
-        A beam that meets nothing returns ``range_max``. In stage mode after a `step`, as seen before it.
+        A beam that meets nothing returns `range_max`. In stage mode after a `step`, as seen before it.
+        A robot's noise goes on from one of its own scans to the next, whichever others scan.
+
+        Args:
+            lidar: the robot's own unless another is given; a robot may have several.
+            robots: K indices, or a mask ``(N,)``.
         """
         if self._scan_before is not None and lidar is None:
-            return self._scan_before
-        return self._scan(lidar or self.robot.lidar)
+            return self._scan_before if robots is None else self._scan_before[self._as_indices(robots)]
+        at = self._everyone if robots is None else self._as_indices(robots)
+        return self._scan(lidar or self.robot.lidar, at)
 
     def _remember(self) -> None:
-        """Keep where robots are for as long as a scan may look back."""
+        """Keep where everybody is for as long as a scan may look back."""
         oldest = self.config.scan_latency + self.config.scan_duration
         if oldest == 0.0:
             return
         if not self._past or self._past[-1][0] < self.time:
-            self._past.append((self.time, self.poses.copy()))
+            self._past.append((self.time, self.poses.copy(), self._geometry.movers.copy()))
         while len(self._past) > 2 and self._past[1][0] <= self.time - oldest:
             self._past.pop(0)
 
-    def _poses_at(self, time: float) -> DoubleArray:
-        """Where robots were at a time, on straight lines between what is remembered."""
+    def _seen_at(self, time: float) -> tuple[DoubleArray, DoubleArray]:
+        """Where robots and moving discs were at a time, on straight lines between what is remembered."""
         if not self._past or time >= self._past[-1][0]:
-            return self.poses
+            return self.poses, self._geometry.movers
         if time <= self._past[0][0]:
-            return self._past[0][1]
-        for (t0, before), (t1, after) in itertools.pairwise(self._past):
-            if t0 <= time <= t1:
-                share = (time - t0) / (t1 - t0)
-                poses = before + share * (after - before)
-                turn = wrap_angle(after[:, 2] - before[:, 2])
-                poses[:, 2] = before[:, 2] + share * turn
-                return poses
-        return self.poses
+            return self._past[0][1:]
+        after = next(index for index, (when, _, _) in enumerate(self._past) if when >= time)
+        (t0, poses0, movers0), (t1, poses1, movers1) = self._past[after - 1], self._past[after]
+        share = (time - t0) / (t1 - t0)
+        poses = poses0 + share * (poses1 - poses0)
+        poses[:, 2] = poses0[:, 2] + share * wrap_angle(poses1[:, 2] - poses0[:, 2])
+        return poses, movers0 + share * (movers1 - movers0)
 
     def clearance(self) -> DoubleArray:
         """``(N,)`` distance from each footprint to the nearest obstacle or other robot, metres.
@@ -460,11 +531,8 @@ class Simulator:
             "time": self.time,
             "scans": self._scans,
             "episodes": self._episodes,
-            "drift": self._drift,
-            "gain": self._gain,
-            "severity": self._severity,
             "stalled": self._stalled,
-            "past": [[when, poses] for when, poses in self._past],
+            "past": [[when, poses, movers] for when, poses, movers in self._past],
             "issued": [
                 [since if math.isfinite(since) else None, commands] for since, commands in self._issued
             ],
@@ -476,9 +544,11 @@ class Simulator:
         self.poses[:], self.twists[:], self.odometry[:] = state["poses"], state["twists"], state["odometry"]
         self.time = float(state["time"])
         self._scans[:], self._episodes[:] = state["scans"], state["episodes"]
-        self._drift[:], self._gain[:] = state["drift"], state["gain"]
-        self._severity[:], self._stalled[:] = state["severity"], state["stalled"]
-        self._past = [(float(when), np.array(poses)) for when, poses in state["past"]]
+        self._stalled[:] = state["stalled"]
+        self._draw_errors(np.flatnonzero(self._episodes))
+        self._past = [
+            (float(when), np.array(poses), np.array(movers)) for when, poses, movers in state["past"]
+        ]
         self._issued = [
             (-math.inf if since is None else float(since), np.array(commands))
             for since, commands in state["issued"]
@@ -507,43 +577,55 @@ class Simulator:
             ),
         )
 
-    def _scan(self, lidar: Lidar) -> FloatArray:
-        beams = self._beams.get(lidar)
-        if beams is None:
-            beams = self._beams[lidar] = make_beams(lidar)
-        ranges = np.empty((self.num_robots, lidar.beams), dtype=np.float32)
-        self._scans += 1
-        latency, duration = self.config.scan_latency, self.config.scan_duration
-        # A scan that takes time is taken in slices, each from where the robots were then.
-        slices = min(_SLICES, lidar.beams) if duration > 0.0 else 1
-        for part in range(slices):
-            age = latency + duration * (1.0 - (part + 0.5) / slices)
-            poses = self._poses_at(self.time - age) if latency + duration > 0.0 else self.poses
-            if slices == 1:
-                self._cast(beams, poses, ranges)
-                break
-            whole = np.empty_like(ranges)
-            self._cast(beams, poses, whole)
-            columns = slice(lidar.beams * part // slices, lidar.beams * (part + 1) // slices)
-            ranges[:, columns] = whole[:, columns]
-        self._spoil(ranges, lidar.range_max)
+    def _scan(self, lidar: Lidar, robots: kernels.IntArray) -> FloatArray:
+        beams = self._beams_of(lidar)
+        ranges = np.empty((len(robots), lidar.beams), dtype=np.float32)
+        self._scans[robots] += 1
+        if self.config.scan_latency + self.config.scan_duration > 0.0:
+            self._cast_late(beams, robots, ranges)
+        else:
+            self._cast(beams, self.poses, self._geometry.movers, robots, ranges)
+        self._spoil(ranges, robots, lidar.range_max)
         return ranges
 
-    def _cast(self, beams: kernels.Beams, poses: DoubleArray, ranges: FloatArray) -> None:
+    def _cast_late(self, beams: kernels.Beams, robots: kernels.IntArray, ranges: FloatArray) -> None:
+        """Scans of what was; one that takes time is taken in slices, each from where all were then."""
+        latency, duration = self.config.scan_latency, self.config.scan_duration
+        count = ranges.shape[1]
+        slices = min(_SLICES, count) if duration > 0.0 else 1
+        shares = self._lateness[robots]
+        for share in np.unique(shares):
+            rows = np.flatnonzero(shares == share)
+            whole = np.empty((len(rows), count), dtype=np.float32)
+            for part in range(slices):
+                age = share * (latency + duration * (1.0 - (part + 0.5) / slices))
+                self._cast(beams, *self._seen_at(self.time - age), robots[rows], whole)
+                columns = slice(count * part // slices, count * (part + 1) // slices)
+                ranges[rows, columns] = whole[:, columns]
+
+    def _cast(
+        self,
+        beams: kernels.Beams,
+        poses: DoubleArray,
+        movers: DoubleArray,
+        robots: kernels.IntArray,
+        ranges: FloatArray,
+    ) -> None:
+        geometry = self._geometry._replace(movers=movers)
         self._share(
-            self.num_robots,
+            len(robots),
             max(1, 4096 // ranges.shape[1]),
             lambda begin, end: kernels.scan(
-                self._geometry, self._body, beams, poses, self.robots_per_world, begin, end, ranges
+                geometry, self._body, beams, poses, self.robots_per_world, robots, begin, end, ranges
             ),
         )
 
-    def _spoil(self, ranges: FloatArray, range_max: float) -> None:
+    def _spoil(self, ranges: FloatArray, robots: kernels.IntArray, range_max: float) -> None:
         c = self.config
         if not (c.scan_noise or c.scan_noise_proportional or c.scan_dropout or c.scan_short):
             return
         self._share(
-            self.num_robots,
+            len(robots),
             max(1, 4096 // ranges.shape[1]),
             lambda begin, end: kernels.spoil_ranges(
                 ranges,
@@ -556,47 +638,87 @@ class Simulator:
                 float(c.scan_dropout),
                 float(c.scan_short),
                 float(range_max),
+                robots,
                 begin,
                 end,
             ),
         )
 
     def _share(self, count: int, at_least: int, work: Callable[[int, int], None]) -> None:
-        """Do ``work(begin, end)`` over ``count`` things, on several threads if that pays."""
-        parts = min(self.config.threads, max(1, count // at_least))
+        """Do ``work(begin, end)`` over ``count`` things, on several threads if that pays.
+
+        Whoever is done takes the next piece, so that nobody waits for a thread that the machine is
+        slow to wake or has taken away.
+        """
+        parts = min(_PIECES * self.config.threads, max(1, count // at_least))
         if self._pool is None or parts == 1:
             work(0, count)
             return
         edges = [count * part // parts for part in range(parts + 1)]
-        jobs = [self._pool.submit(work, a, b) for a, b in itertools.pairwise(edges[1:])]
-        work(edges[0], edges[1])
-        for job in jobs:
-            job.result()
+        pieces = list(itertools.pairwise(edges))
+
+        def take() -> None:
+            while pieces:
+                try:
+                    piece = pieces.pop()
+                except IndexError:  # the other was faster
+                    return
+                work(*piece)
+
+        helpers = [self._pool.submit(take) for _ in range(min(self.config.threads, parts) - 1)]
+        take()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
 
     def _effective(self, commands: DoubleArray, duration: float) -> list[tuple[float, DoubleArray]]:
-        """The targets in force during the coming step, each with how long, after the actuation delay."""
-        delay = self.robot.actuation_delay
-        if delay == 0.0:
+        """The targets in force during the coming step, each with how long, after the actuation delays."""
+        if self._delays == (0.0,):
             return [(duration, commands)]
         self._issued.append((self.time, commands))
-        start, end = self.time - delay, self.time - delay + duration
-        # Times are sums of many durations: a nanosecond decides nothing here.
-        slack = 1e-9
-        while len(self._issued) > 1 and self._issued[1][0] <= start + slack:
+        while len(self._issued) > 1 and self._issued[1][0] + self._delays[-1] <= self.time + _SLACK:
             self._issued.pop(0)
-        pieces = []
-        for index, (_, target) in enumerate(self._issued):
-            begins = max(start, self._issued[index][0])
-            ends = min(end, self._issued[index + 1][0]) if index + 1 < len(self._issued) else end
-            if ends - begins > slack:
-                pieces.append((ends - begins, target))
-        return pieces
+        changes = {0.0, duration}
+        for since, _ in self._issued:
+            changes.update(since + delay - self.time for delay in self._delays)
+        edges = [0.0]
+        for change in sorted(changes):
+            if edges[-1] + _SLACK < change <= duration:
+                edges.append(change)
+        if duration - edges[-1] <= _SLACK:
+            edges[-1] = duration
+        return [
+            (end - begin, self._targets_at(0.5 * (begin + end))) for begin, end in itertools.pairwise(edges)
+        ]
+
+    def _targets_at(self, moment: float) -> DoubleArray:
+        """The targets ``(N, 3)`` in force so long after the step's beginning."""
+        of_delay = []
+        for delay in self._delays:
+            acting = (
+                target for since, target in reversed(self._issued) if since + delay <= self.time + moment
+            )
+            of_delay.append(next(acting, self._issued[0][1]))
+        if len(of_delay) == 1:
+            return of_delay[0]
+        return np.stack(of_delay)[self._delay_index, self._everyone]
 
     def _as_indices(self, indices: Sequence[int] | kernels.IntArray | BoolArray) -> kernels.IntArray:
+        """As whole numbers from 0 to N - 1; kernels check no bounds.
+
+        Raises:
+            IndexError: there is no such robot.
+        """
         at = np.asarray(indices)
-        if at.dtype == np.bool_:
-            at = np.flatnonzero(at)
-        return np.atleast_1d(at).astype(np.int64)
+        return np.atleast_1d(self._everyone[at if at.size else at.astype(np.int64)])
+
+
+def _delays(robot: RobotSpec, config: SimulatorConfig) -> tuple[float, ...]:
+    """The actuation delays that robots may have, seconds, shortest first."""
+    least, more = robot.actuation_delay, config.actuation_delay
+    if more > 0.0 and config.vary:
+        return tuple(least + more * share / _SHARES for share in range(_SHARES + 1))
+    return (least + more,)
 
 
 def _make_base(robot: RobotSpec, euler: bool) -> kernels.Base:
