@@ -82,8 +82,8 @@ def _spread(beams: int, first: float, last: float, increment: float) -> tuple[fl
         return increment, ()
     if abs(missed) > max(_MISSED_BEAMS, _MISSED_SHARE * beams):
         raise InvalidInput(
-            f"scan header contradicts itself: {beams} beams from angle_min {first:.4f} on, angle_increment "
-            f"{increment:.6f} apart, end at {first + increment * (beams - 1):.4f} rad, angle_max is {last:.4f}"
+            f"scan header contradicts itself: {beams} beams from angle_min {first:.4f} on, {increment:.6f} rad "
+            f"apart, end at {first + increment * (beams - 1):.4f}, but angle_max is {last:.4f}"
         )
     return stated / (beams - 1), ("angle_increment did not lead to angle_max: beams spread evenly",)
 

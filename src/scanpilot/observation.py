@@ -308,7 +308,7 @@ def obstacle_points(
     directions = mount.yaw + (-1.0 if flipped else 1.0) * (scan.angle_min + scan.angle_increment * hit)
     x0, y0 = mount.x, mount.y
     if twist is not None and scan.time_increment > 0.0:
-        ages = scan.time_increment * (scan.ranges.size - 1 - hit)
+        ages: DoubleArray = np.float64(scan.time_increment) * (scan.ranges.size - 1 - hit)
         x, y, yaw = (part[0] for part in _moved(np.array([twist]), -ages))
         c, s = np.cos(yaw), np.sin(yaw)
         x0, y0 = x + c * mount.x - s * mount.y, y + s * mount.x + c * mount.y

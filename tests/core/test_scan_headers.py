@@ -66,7 +66,7 @@ def test_some_beams_more_or_less_than_the_header_is_made_for_are_spread() -> Non
     ("beams", "first", "last", "increment", "words"),
     [
         (360, -PI, PI, -2 * PI / 360, "contradicts itself"),  # another sign than the angles have
-        (360, -PI, 0.0, 2 * PI / 360, "end at 3.1241 rad, angle_max is 0.0000"),
+        (360, -PI, 0.0, 2 * PI / 360, "end at 3.1241, but angle_max is 0.0000"),
         (100, -1.0, 1.0, 0.03, "contradicts itself"),
         (360, 0.0, math.nan, 0.01, "angle_max is nan"),
         (360, -180.0, 179.0, 1.0, "are they degrees?"),
