@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(commands)
     _add_eval(commands)
     _add_release(commands)
+    _add_export(commands)
     _add_sim(commands)
     _add_world(commands)
     _add_bench(commands)
@@ -162,6 +163,39 @@ def _release(args: argparse.Namespace) -> int:
         args.run_directory, args.directory, args.episodes, args.seed, suites=("crowd", "clutter")
     )
     print(f"released {policy.name} ({policy.identity}) in {args.directory}")
+    return 0
+
+
+def _add_export(commands: Any) -> None:
+    export = commands.add_parser("export", help="write a policy as ONNX, TorchScript or .pth files")
+    export.add_argument("policy", help="name of a released policy, a policy directory or a run")
+    export.add_argument(
+        "--onnx",
+        nargs="?",
+        type=Path,
+        const=Path(),
+        metavar="FILE",
+        help="without FILE: into the policy directory, for nodes with backend:=onnx",
+    )
+    export.add_argument("--torchscript", type=Path, metavar="FILE")
+    export.add_argument("--pth", type=Path, metavar="DIRECTORY", help="one file of weights a network")
+    export.set_defaults(run=_export)
+
+
+def _export(args: argparse.Namespace) -> int:
+    if args.onnx is None and args.torchscript is None and args.pth is None:
+        raise ConfigurationError("nothing to export: give --onnx, --torchscript or --pth")
+    from scanpilot import export
+
+    policy = resources.find("policy", args.policy)
+    if args.onnx is not None:
+        file, difference = export.to_onnx(policy, args.onnx if args.onnx.name else None)
+        print(f"{file}: actions differ from torch's by {difference:.1e} at most")
+    if args.torchscript is not None:
+        difference = export.to_torchscript(policy, args.torchscript)
+        print(f"{args.torchscript}: actions differ from the policy's by {difference:.1e} at most")
+    if args.pth is not None:
+        print(", ".join(map(str, export.to_pth(policy, args.pth))))
     return 0
 
 
