@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from scanpilot.geometry import yaw_from_quaternion
-from scanpilot.types import FloatArray, InvalidInput, LaserScan, Odometry, Pose2D, Twist2D
+from scanpilot.types import DoubleArray, FloatArray, InvalidInput, LaserScan, Odometry, Pose2D, Twist2D
 
 Quaternion = tuple[float, float, float, float]
 
@@ -131,6 +131,48 @@ def pose_from(pose: Any) -> Pose2D:
     if not all(math.isfinite(v) for v in planar):
         raise InvalidInput(f"position ({pose.position.x}, {pose.position.y}) is not finite")
     return planar
+
+
+def poses_from(message: Any) -> tuple[tuple[Pose2D, ...], str]:
+    """A ``geometry_msgs/PoseArray`` and its frame.
+
+    Raises:
+        scanpilot.types.InvalidInput: names the pose that is none.
+    """
+    poses = []
+    for i, pose in enumerate(message.poses):
+        try:
+            poses.append(pose_from(pose))
+        except InvalidInput as error:
+            raise InvalidInput(f"pose {i}: {error}") from error
+    return tuple(poses), frame_id(message.header.frame_id)
+
+
+def path_from(message: Any) -> tuple[DoubleArray, str]:
+    """A ``nav_msgs/Path``: ``(P, 3)`` x, y, yaw, and its frame.
+
+    Planners often leave orientations at zero. Those on the way are not needed; an end without one
+    gets the path's direction.
+
+    Raises:
+        scanpilot.types.InvalidInput: its poses are in several frames, or the end's orientation is no
+            number.
+    """
+    frames = {frame_id(pose.header.frame_id) for pose in message.poses} | {frame_id(message.header.frame_id)}
+    frames.discard("")
+    if len(frames) > 1:
+        raise InvalidInput(f"its poses are in different frames: {', '.join(sorted(frames))}")
+    positions = [pose.pose.position for pose in message.poses]
+    path: DoubleArray = np.array([(p.x, p.y, 0.0) for p in positions], dtype=np.float64).reshape(-1, 3)
+    if len(path):
+        q = message.poses[-1].pose.orientation
+        if (q.x, q.y, q.z, q.w) == (0.0, 0.0, 0.0, 0.0):
+            before = path[(path[:, :2] != path[-1, :2]).any(axis=1)]
+            dx, dy = path[-1, :2] - before[-1, :2] if len(before) else (1.0, 0.0)
+            path[-1, 2] = math.atan2(dy, dx)
+        else:
+            path[-1, 2] = yaw_from_quaternion(q.x, q.y, q.z, q.w)
+    return path, next(iter(frames), "")
 
 
 def planar_from(transform: Any) -> Pose2D:
