@@ -39,6 +39,7 @@ class FreeSpace:
             obstacle, metres, at most 1.5; 0 inside of one. Rows go up with y.
         free: ``(rows, columns)`` where the circle around the footprint fits with the margin.
         component: ``(rows, columns)`` number of the connected free region; 0 where not free.
+        cells: ``(C,)`` indices, row by row, of the cells that are free.
     """
 
     def __init__(
@@ -77,19 +78,19 @@ class FreeSpace:
         self.free: BoolArray = clearance > self._needed
         component, count = ndimage.label(self.free, structure=_ANY_DIRECTION)
         self.component: NDArray[np.int32] = component.astype(np.int32)
-        self._cells = np.flatnonzero(self.component)
-        sizes = np.bincount(self.component.reshape(-1)[self._cells], minlength=int(count) + 1)
+        self.cells: NDArray[np.intp] = np.flatnonzero(self.component)
+        sizes = np.bincount(self.component.reshape(-1)[self.cells], minlength=int(count) + 1)
         self._sizes: NDArray[np.int64] = sizes.astype(np.int64)
 
     @property
     def area(self) -> float:
         """Free area, m^2."""
-        return float(len(self._cells)) * self.resolution**2
+        return float(len(self.cells)) * self.resolution**2
 
     @property
     def largest_share(self) -> float:
         """Share of the free area that the largest connected region has."""
-        return float(self._sizes.max() / max(len(self._cells), 1))
+        return float(self._sizes.max() / max(len(self.cells), 1))
 
     def sample(
         self,
@@ -124,7 +125,7 @@ class FreeSpace:
         min_distance = max(min_distance, 2.0 * self._turning_radius)
         found = grid_kernels.sample_pair(
             int(rng.integers(1 << 62)),
-            self._cells,
+            self.cells,
             self.component,
             np.array(self.origin),
             self.resolution,

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,10 +135,10 @@ def _index(world: World) -> _Indexed:
 
 
 # A scan that takes time is taken from so many poses on the way.
-_SLICES = 8
+SLICES = 8
 # Times that vary from robot to robot are multiples of a share of the longest: robots of equal lateness
 # are scanned together, and a step is cut at the same moments whichever robots are in the batch.
-_SHARES = 4
+SHARES = 4
 # Work that threads share is cut into so many pieces for each.
 _PIECES = 4
 # Commands and steps meet at sums of many durations: so many seconds decide nothing.
@@ -352,9 +353,13 @@ class Simulator:
         for lidar in self._beams:
             self._draw_mounts(lidar, at)
         if c.vary:
-            self._severity[at] = self._draw_shares(5, at)
-            self._lateness[at] = np.floor(self._draw_shares(6, at) * (_SHARES + 1)) / _SHARES
-            self._delay_index[at] = (self._draw_shares(7, at) * len(self._delays)).astype(np.int64)
+            self._draw_variety(at)
+
+    def _draw_variety(self, at: kernels.IntArray) -> None:
+        """How much of what varies some robots have."""
+        self._severity[at] = self._draw_shares(5, at)
+        self._lateness[at] = np.floor(self._draw_shares(6, at) * (SHARES + 1)) / SHARES
+        self._delay_index[at] = (self._draw_shares(7, at) * len(self._delays)).astype(np.int64)
 
     def _draw_mounts(self, lidar: Lidar, at: kernels.IntArray) -> None:
         """How the lidars of some robots are really mounted."""
@@ -439,17 +444,13 @@ class Simulator:
         Returns:
             ``(N,)`` whether each robot met something.
         """
-        commands = np.array(commands, dtype=np.float64)
-        if commands.shape != (self.num_robots, 3):
-            raise ValueError(f"commands have shape {commands.shape}, expected ({self.num_robots}, 3)")
-        if not np.isfinite(commands).all():
-            raise ValueError("commands hold a number that is not finite")
+        commands = self._own_commands(commands)
         if not duration > 0.0:
             raise ValueError(f"duration is {duration} s, expected more than 0")
         if self.config.stage:
             self._scan_before = self._scan(self.robot.lidar, self._everyone)
         idle = ~commands.any(axis=1)
-        contacts = np.zeros(self.num_robots, dtype=np.bool_)
+        contacts = self._no_contacts()
         if self.config.velocity_error > 0.0:
             commands *= self._gain
         self._remember()
@@ -464,6 +465,18 @@ class Simulator:
             contacts |= idle & self._stalled
             self._stalled = contacts.copy()
         return contacts
+
+    def _own_commands(self, commands: DoubleArray | FloatArray) -> DoubleArray:
+        """Checked, and a copy that may be kept."""
+        own = np.array(commands, dtype=np.float64)
+        if own.shape != (self.num_robots, 3):
+            raise ValueError(f"commands have shape {own.shape}, expected ({self.num_robots}, 3)")
+        if not np.isfinite(own).all():
+            raise ValueError("commands hold a number that is not finite")
+        return own
+
+    def _no_contacts(self) -> BoolArray:
+        return np.zeros(self.num_robots, dtype=np.bool_)
 
     def scan(
         self,
@@ -490,7 +503,7 @@ class Simulator:
         if oldest == 0.0:
             return
         if not self._past or self._past[-1][0] < self.time:
-            self._past.append((self.time, self.poses.copy(), self._geometry.movers.copy()))
+            self._past.append((self.time, deepcopy(self.poses), self._geometry.movers.copy()))
         while len(self._past) > 2 and self._past[1][0] <= self.time - oldest:
             self._past.pop(0)
 
@@ -592,7 +605,7 @@ class Simulator:
         """Scans of what was; one that takes time is taken in slices, each from where all were then."""
         latency, duration = self.config.scan_latency, self.config.scan_duration
         count = ranges.shape[1]
-        slices = min(_SLICES, count) if duration > 0.0 else 1
+        slices = min(SLICES, count) if duration > 0.0 else 1
         shares = self._lateness[robots]
         for share in np.unique(shares):
             rows = np.flatnonzero(shares == share)
@@ -699,8 +712,10 @@ class Simulator:
                 target for since, target in reversed(self._issued) if since + delay <= self.time + moment
             )
             of_delay.append(next(acting, self._issued[0][1]))
-        if len(of_delay) == 1:
-            return of_delay[0]
+        return of_delay[0] if len(of_delay) == 1 else self._by_delay(of_delay)
+
+    def _by_delay(self, of_delay: Sequence[DoubleArray]) -> DoubleArray:
+        """Each robot's row of the targets that are in force after its own delay."""
         return np.stack(of_delay)[self._delay_index, self._everyone]
 
     def _as_indices(self, indices: Sequence[int] | kernels.IntArray | BoolArray) -> kernels.IntArray:
@@ -717,7 +732,7 @@ def _delays(robot: RobotSpec, config: SimulatorConfig) -> tuple[float, ...]:
     """The actuation delays that robots may have, seconds, shortest first."""
     least, more = robot.actuation_delay, config.actuation_delay
     if more > 0.0 and config.vary:
-        return tuple(least + more * share / _SHARES for share in range(_SHARES + 1))
+        return tuple(least + more * share / SHARES for share in range(SHARES + 1))
     return (least + more,)
 
 
