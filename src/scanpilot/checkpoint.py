@@ -160,6 +160,16 @@ def load_policy(path: str | Path, backend: Backend = "auto") -> Policy:
                 raise
 
 
+def read_manifest(path: str | Path) -> PolicyManifest:
+    """What the policy in a directory is, without loading it.
+
+    Raises:
+        CheckpointError: names the file and the reason.
+    """
+    file = _resolve(Path(path)) / MANIFEST
+    return _parse_manifest(_read_manifest(file), file)
+
+
 def _resolve(path: Path) -> Path:
     try:
         return path.resolve()

@@ -187,7 +187,7 @@ def isolate() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a simulation until Ctrl-C; returns the exit code."""
-    args = _parser().parse_args([_as_option(a) for a in (sys.argv[1:] if arguments is None else arguments)])
+    args = _parser().parse_args([as_option(a) for a in (sys.argv[1:] if arguments is None else arguments)])
     stop: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.append(1))
@@ -220,7 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _as_option(argument: str) -> str:
+def as_option(argument: str) -> str:
+    """``robots:=8``, as launch has it, as ``--robots=8``; anything else as it is."""
     name, assigns, value = argument.partition(":=")
     return f"--{name.replace('_', '-')}={value}" if assigns and name.isidentifier() else argument
 
