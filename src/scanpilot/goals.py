@@ -248,5 +248,6 @@ def _distance(a: Pose2D, b: Pose2D) -> float:
 def _check(poses: DoubleArray) -> None:
     if len(poses) == 0:
         raise InvalidInput("there are no poses in it")
-    if not np.isfinite(poses).all():
-        raise InvalidInput(f"pose {int(np.flatnonzero(~np.isfinite(poses).all(axis=1))[0])} is not finite")
+    broken = np.flatnonzero(~np.isfinite(poses).all(axis=1))
+    if broken.size:
+        raise InvalidInput(f"not finite: pose {broken[0]}, {tuple(map(float, poses[broken[0]]))}")

@@ -31,6 +31,18 @@ def seconds(stamp: Any) -> float:
     return float(stamp.sec) + 1e-9 * float(stamp.nanosec)
 
 
+def stamp_near(message: Any, now: float) -> float:
+    """When a message is meant: the stamp of its header, if it has one that is within a second of ``now``.
+
+    Headers of commands and goals are often left empty, or filled on a machine with another clock.
+    """
+    header = getattr(message, "header", None)
+    if header is None:
+        return now
+    stamp = seconds(header.stamp)
+    return stamp if abs(stamp - now) <= 1.0 else now
+
+
 def scan_from(message: Any) -> LaserScan:
     """A ``sensor_msgs/LaserScan``, in its sensor's frame, its header mended where that is safe.
 
@@ -82,8 +94,8 @@ def _spread(beams: int, first: float, last: float, increment: float) -> tuple[fl
         return increment, ()
     if abs(missed) > max(_MISSED_BEAMS, _MISSED_SHARE * beams):
         raise InvalidInput(
-            f"scan header contradicts itself: {beams} beams from angle_min {first:.4f} on, {increment:.6f} rad "
-            f"apart, end at {first + increment * (beams - 1):.4f}, but angle_max is {last:.4f}"
+            f"scan header contradicts itself: {beams} beams from angle_min {first:.4f} on, {increment:.6f} "
+            f"rad apart, end at {first + increment * (beams - 1):.4f}, but angle_max is {last:.4f}"
         )
     return stated / (beams - 1), ("angle_increment did not lead to angle_max: beams spread evenly",)
 
@@ -139,12 +151,11 @@ def poses_from(message: Any) -> tuple[tuple[Pose2D, ...], str]:
     Raises:
         scanpilot.types.InvalidInput: names the pose that is none.
     """
-    poses = []
-    for i, pose in enumerate(message.poses):
-        try:
-            poses.append(pose_from(pose))
-        except InvalidInput as error:
-            raise InvalidInput(f"pose {i}: {error}") from error
+    poses: list[Pose2D] = []
+    try:
+        poses.extend(map(pose_from, message.poses))
+    except InvalidInput as error:
+        raise InvalidInput(f"pose {len(poses)}: {error}") from error
     return tuple(poses), frame_id(message.header.frame_id)
 
 

@@ -13,17 +13,39 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from scanpilot.command import RateLimiter, commands, executed_actions, tightened
-from scanpilot.geometry import relative
-from scanpilot.observation import FrameStack, ObservationSpec, ScanConverter, check_scan, triplet_of
+from scanpilot.frozen import FrozenScan
+from scanpilot.geometry import compose, relative, wrap_angle
+from scanpilot.goals import Arrival, Phase, PlannedPath, Route, Target, Waypoints, turn_rate, turns_freely
+from scanpilot.observation import (
+    FrameStack,
+    ObservationSpec,
+    ScanConverter,
+    check_scan,
+    obstacle_points,
+    triplet_of,
+)
 from scanpilot.robot import Limits
-from scanpilot.types import ZERO_TWIST, InvalidInput, LaserScan, Odometry, Pose2D, Triplet, Twist2D
+from scanpilot.types import (
+    ORIGIN,
+    ZERO_TWIST,
+    DoubleArray,
+    FloatArray,
+    InvalidInput,
+    LaserScan,
+    Odometry,
+    Pose2D,
+    Triplet,
+    Twist2D,
+)
 
 if TYPE_CHECKING:
     # Not at run time: a policy need not be a torch one.
@@ -36,6 +58,7 @@ class State(str, Enum):
     """What the robot is doing, as far as the navigator is concerned."""
 
     DRIVING = "driving"
+    TURNING = "turning"
     REACHED = "reached"
     NO_GOAL = "no goal"
     NO_POLICY = "no policy"
@@ -49,7 +72,7 @@ class Command:
     """What to send to the robot now, and why.
 
     Attributes:
-        twist: in ``base_link``; zero in every state but ``DRIVING``.
+        twist: in ``base_link``; zero in every state but ``DRIVING`` and ``TURNING``.
         state: what the robot is doing.
         reason: in words; names the input where one is at fault.
         triplet: what the policy saw, where it was asked.
@@ -72,6 +95,8 @@ class NavigatorConfig:
         goal_tolerance: metres; nearer than this the goal is reached.
         goal_hysteresis: metres beyond the tolerance that a reached goal may move away before
             the robot sets off again.
+        heading_tolerance: radians; within this of the goal's heading the robot stops to turn. 0: the
+            heading does not matter.
         vx, vy, wz, ax, ay, awz: limits tighter than the policy's, m/s, rad/s, m/s^2, rad/s^2;
             ``None`` leaves one as it is.
     """
@@ -81,6 +106,7 @@ class NavigatorConfig:
     odometry_timeout: float | None = None
     goal_tolerance: float = 0.3
     goal_hysteresis: float = 0.15
+    heading_tolerance: float = 0.0
     vx: float | None = None
     vy: float | None = None
     wz: float | None = None
@@ -95,6 +121,12 @@ class NavigatorConfig:
                 raise InvalidInput(f"{name} is {value} s, expected more than 0")
         if not self.goal_tolerance > 0.0 or not self.goal_hysteresis >= 0.0:
             raise InvalidInput("goal_tolerance must be positive and goal_hysteresis not negative")
+        if not 0.0 <= self.heading_tolerance <= math.pi:
+            raise InvalidInput(f"heading_tolerance is {self.heading_tolerance} rad, expected 0 to pi")
+
+    def arrival(self) -> Arrival:
+        """What judges when a goal is reached."""
+        return Arrival(self.goal_tolerance, self.goal_hysteresis, self.heading_tolerance)
 
     def limits_for(self, policy: Policy) -> Limits:
         """The policy's limits, tightened.
@@ -109,6 +141,8 @@ class NavigatorConfig:
 
 # Less than two, so that a robot whose input died is stopped before two periods have passed.
 STALE_PERIODS = 1.75
+# A goal that moves by less than this, metres and radians, is the same goal.
+_SAME_GOAL = 0.1
 # Where there is no policy yet to say it.
 DEFAULT_PERIOD = 0.2
 
@@ -136,47 +170,88 @@ class _Input(Generic[T]):
         return None if self.fault is None else f"{self.name}: {self.fault}"
 
 
+class _Lidar(_Input[LaserScan]):
+    """One lidar: its newest scan and where it sits; ``None``: where the policy's robot says."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.mount: tuple[Pose2D, bool] | None = None
+        self.frozen = FrozenScan()
+
+
 class _Pilot:
     """A policy with all that depends on it; replaced as a whole when the policy is."""
 
     def __init__(
-        self, policy: Policy, config: NavigatorConfig, mount: Pose2D, flipped: bool, stack: FrameStack
+        self, policy: Policy, config: NavigatorConfig, lidars: Sequence[_Lidar], stack: FrameStack
     ) -> None:
         self.policy = policy
         self.stack = stack
         self.limits = config.limits_for(policy)
         self.limiter = RateLimiter(self.limits, policy.robot.turning_radius)
-        self.convert = ScanConverter(policy.observation, mount, flipped)
+        self.mounts = [lidar.mount or (policy.robot.lidar.mount, False) for lidar in lidars]
+        self._converters = [ScanConverter(policy.observation, *mount) for mount in self.mounts]
+
+    def observe(self, scans: Sequence[LaserScan], twist: Twist2D) -> FloatArray:
+        """What the lidars see together, as ``(n,)`` policy beams."""
+        beams = [convert(scan, twist) for convert, scan in zip(self._converters, scans, strict=True)]
+        nearest: FloatArray = np.minimum.reduce(beams)
+        return nearest
+
+    def points(self, scans: Sequence[LaserScan], twist: Twist2D) -> DoubleArray:
+        """``(P, 2)`` all that the lidars hit, in ``base_link``."""
+        hits = [obstacle_points(scan, *mount, twist) for mount, scan in zip(self.mounts, scans, strict=True)]
+        return hits[0] if len(hits) == 1 else np.concatenate(hits)
+
+
+class _View:
+    """The inputs that one tick acts on."""
+
+    def __init__(self, scans: Sequence[LaserScan], odometry: Odometry, pilot: _Pilot) -> None:
+        self.scans, self.odometry = scans, odometry
+        self._pilot = pilot
+
+    @cached_property
+    def points(self) -> DoubleArray:
+        """``(P, 2)`` all that the lidars hit, in ``base_link``."""
+        return self._pilot.points(self.scans, self.odometry.twist)
 
 
 class Navigator:
     """Drives one robot with a policy; inputs may come from other threads than the ticks.
 
+    Attributes:
+        scan_names: what reasons call each lidar.
+        resets: how often stamps ran backwards.
+        no_policy_reason: said while there is no policy.
+
     Args:
         config: timeouts, tolerances and tighter limits.
         policy: may come later, through `swap_policy`.
-        scan_name, odometry_name, goal_name: what reasons call the inputs, such as topic names.
+        scan_name: what reasons call the scan, such as its topic; several for as many lidars.
+        odometry_name, goal_name: what reasons call the other inputs.
     """
 
     def __init__(
         self,
         config: NavigatorConfig,
         policy: Policy | None = None,
-        scan_name: str = "scan",
+        scan_name: str | Sequence[str] = "scan",
         odometry_name: str = "odom",
         goal_name: str = "goal_pose",
     ) -> None:
         self._config = config
         self._lock = threading.RLock()
-        self._scan: _Input[LaserScan] = _Input(scan_name)
+        self.scan_names = (scan_name,) if isinstance(scan_name, str) else tuple(scan_name)
+        self._lidars = [_Lidar(name) for name in self.scan_names]
         self._odometry: _Input[Odometry] = _Input(odometry_name)
         self._goal_name = goal_name
-        self._goal: Pose2D | None = None
+        self._route: Route | None = None
+        self._route_origin = ORIGIN
         self._goal_fault: str | None = None
-        self._reached = False
+        self._target: Target | None = None
+        self._arrival = config.arrival()
         self._disabled: str | None = None
-        self._mount: Pose2D | None = None
-        self._flipped = False
         self._next: Policy | None = policy
         self._pilot: _Pilot | None = None
         self._restart = False
@@ -186,19 +261,25 @@ class Navigator:
 
     # Inputs
 
-    def set_scan(self, scan: LaserScan, now: float) -> None:
-        """Take the newest scan; one without any finite range is kept as a reason to stop."""
+    def set_scan(self, scan: LaserScan, now: float, lidar: int = 0) -> str | None:
+        """Take a lidar's newest scan; one that says nothing or is frozen is kept as a reason to stop.
+
+        Returns that reason.
+        """
+        source = self._lidars[lidar]
         fault = None
         try:
             check_scan(scan)
         except InvalidInput as error:
             fault = str(error)
         with self._lock:
-            last = self._scan.value
+            fault = fault or source.frozen.problem(scan)
+            last = source.value
             if last is not None and scan.stamp < last.stamp:
                 self._restart = True
                 self.resets += 1
-            self._scan.set(scan, fault, now)
+            source.set(scan, fault, now)
+        return fault
 
     def set_odometry(self, odometry: Odometry, now: float) -> None:
         """Take the newest odometry; one with a number that is not finite is a reason to stop."""
@@ -206,22 +287,26 @@ class Navigator:
         fault = None if finite else f"not finite: pose {tuple(odometry.pose)}, twist {tuple(odometry.twist)}"
         with self._lock:
             self._odometry.set(odometry, fault, now)
+            if finite:
+                for lidar in self._lidars:
+                    lidar.frozen.moved(odometry.twist, now)
 
-    def reject_scan(self, reason: str, now: float) -> None:
-        """The newest scan could not even be read."""
+    def reject_scan(self, reason: str, now: float, lidar: int = 0) -> None:
+        """A lidar's newest scan could not even be read."""
         with self._lock:
-            self._scan.set(None, reason, now)
+            self._lidars[lidar].set(None, reason, now)
 
     def reject_odometry(self, reason: str, now: float) -> None:
         """The newest odometry could not even be read."""
         with self._lock:
             self._odometry.set(None, reason, now)
 
-    def set_mount(self, mount: Pose2D, flipped: bool = False) -> None:
-        """Where the lidar sits in ``base_link``; replaces what the policy's robot says."""
+    def set_mount(self, mount: Pose2D, flipped: bool = False, lidar: int = 0) -> None:
+        """Where a lidar sits in ``base_link``; replaces what the policy's robot says."""
+        source = self._lidars[lidar]
         with self._lock:
-            if (self._mount, self._flipped) != (mount, flipped):
-                self._mount, self._flipped = mount, flipped
+            if source.mount != (mount, flipped):
+                source.mount = (mount, flipped)
                 if self._pilot is not None and self._next is None:
                     self._next = self._pilot.policy
                 self._restart = True
@@ -230,27 +315,35 @@ class Navigator:
 
     def set_goal(self, goal: Pose2D) -> None:
         """A new goal, in the odometry frame."""
-        with self._lock:
-            self._reached = False
-            self.move_goal(goal)
+        try:
+            self.set_route(Waypoints((goal,)))
+        except InvalidInput as error:
+            self.reject_goal(str(error))
 
-    def move_goal(self, goal: Pose2D) -> None:
-        """The same goal, where it now lies in the odometry frame (which drifts against a map)."""
-        if not all(math.isfinite(v) for v in goal):
-            self.reject_goal(f"not finite: {tuple(goal)}")
-            return
+    def set_route(self, route: Route, origin: Pose2D = ORIGIN) -> None:
+        """A new way to go, in a frame whose origin lies here in the odometry frame."""
         with self._lock:
-            self._goal, self._goal_fault = goal, None
+            last = self._route
+            # A plan made anew to where the robot is going, or already is, is no other goal.
+            if last is None or self._goal_fault is not None or _apart(last.end, route.end) > _SAME_GOAL:
+                self._arrival.reset()
+            self._route, self._route_origin, self._goal_fault, self._target = route, origin, None, None
+
+    def place_route(self, origin: Pose2D) -> None:
+        """The same way, in a frame whose origin now lies here in the odometry frame (a map's moves)."""
+        with self._lock:
+            self._route_origin, self._goal_fault = origin, None
 
     def reject_goal(self, reason: str) -> None:
-        """There is a goal, but where it lies cannot be said."""
+        """There is a goal, but it cannot be used, or where it lies cannot be said."""
         with self._lock:
-            self._goal, self._goal_fault = None, reason
+            self._goal_fault, self._target = reason, None
 
     def clear_goal(self) -> None:
         """Stop and wait for another goal."""
         with self._lock:
-            self._goal, self._goal_fault, self._reached = None, None, False
+            self._route, self._goal_fault, self._target = None, None, None
+            self._arrival.reset()
 
     # Policy and permission
 
@@ -265,6 +358,19 @@ class Navigator:
         self._config.limits_for(policy)
         with self._lock:
             self._next = policy
+
+    def reconfigure(self, config: NavigatorConfig) -> None:
+        """Judge and limit by other values from the next tick on; the robot drives on meanwhile.
+
+        Raises:
+            InvalidInput: a limit is wider than the policy's; nothing is changed then.
+        """
+        with self._lock:
+            policy = self.policy
+            if policy is not None:
+                config.limits_for(policy)
+                self._next = policy
+            self._config, self._arrival = config, config.arrival()
 
     def enable(self, enabled: bool, reason: str = "disabled by request") -> None:
         """Whether the robot may move at all."""
@@ -295,30 +401,40 @@ class Navigator:
 
     @property
     def goal(self) -> Pose2D | None:
-        """The goal in the odometry frame."""
+        """The route's end in the odometry frame; ``None`` without one, or where it cannot be said."""
         with self._lock:
-            return self._goal
+            if self._route is None or self._goal_fault is not None:
+                return None
+            return self._placed(self._route.end)
+
+    @property
+    def target(self) -> Target | None:
+        """Where the robot drives to now, in the odometry frame; on a route it is not the end."""
+        with self._lock:
+            return self._target
 
     def ages(self, now: float) -> dict[str, float]:
         """Seconds since the newest of each input arrived; inf before the first."""
         with self._lock:
-            return {i.name: i.age(now) for i in (self._scan, self._odometry)}
+            ages = {lidar.name: lidar.age(now) for lidar in self._lidars}
+            ages[self._odometry.name] = self._odometry.age(now)
+            return ages
 
     def input_problem(self, now: float) -> str | None:
         """Why the inputs must not be acted on now, or ``None``; cheap, for watchdogs."""
         with self._lock:
             scan_timeout, odometry_timeout = self._timeouts()
-            problems = (self._scan.problem(now, scan_timeout), self._odometry.problem(now, odometry_timeout))
+            problems = [lidar.problem(now, scan_timeout) for lidar in self._lidars]
+            problems.append(self._odometry.problem(now, odometry_timeout))
             return "; ".join(p for p in problems if p) or None
 
     def stale_at(self) -> float:
         """When the first input becomes stale if nothing more arrives; inf while one is missing."""
         with self._lock:
-            arrivals = (self._scan.arrival, self._odometry.arrival)
-            return min(
-                math.inf if arrival is None else arrival + timeout
-                for arrival, timeout in zip(arrivals, self._timeouts(), strict=True)
-            )
+            scan_timeout, odometry_timeout = self._timeouts()
+            inputs = [(lidar.arrival, scan_timeout) for lidar in self._lidars]
+            inputs.append((self._odometry.arrival, odometry_timeout))
+            return min(math.inf if arrival is None else arrival + timeout for arrival, timeout in inputs)
 
     def warm_up(self) -> bool:
         """Think once without moving, so that the first drive is as quick as the others.
@@ -345,39 +461,81 @@ class Navigator:
                 self._stop(pilot)
                 return held
             assert pilot is not None
-            scan, odometry, goal = self._scan.value, self._odometry.value, self._goal
-            assert scan is not None
-            assert odometry is not None
-            assert goal is not None
-            if self._restart:
+            view = self._view(pilot)
+            self._target = target = self._aim(view)
+            phase = self._phase(view, target)
+            if phase is not Phase.DRIVE:
+                self._restart = True
+            elif self._restart:
                 pilot.stack.restart()
                 self._restart = False
         # Outside the lock: inputs keep arriving while the policy thinks.
-        command = self._drive(pilot, scan, odometry, goal)
-        if command.state is not State.DRIVING:
+        if phase is Phase.DRIVE:
+            command = self._drive(pilot, view, target)
+        else:
+            command = self._at_goal(pilot, view, target, phase)
+        if command.state not in (State.DRIVING, State.TURNING):
             self._stop(pilot)
         return command
+
+    def _view(self, pilot: _Pilot) -> _View:
+        odometry = self._odometry.value
+        scans = [lidar.value for lidar in self._lidars if lidar.value is not None]
+        assert odometry is not None
+        assert len(scans) == len(self._lidars)
+        return _View(scans, odometry, pilot)
+
+    def _aim(self, view: _View) -> Target:
+        """The route's target now, in the odometry frame."""
+        assert self._route is not None
+        robot = relative(view.odometry.pose, self._route_origin)
+        points = view.points if isinstance(self._route, PlannedPath) else None
+        target = self._route.target(robot, points)
+        return replace(target, pose=self._placed(target.pose))
+
+    def _placed(self, pose: Pose2D) -> Pose2D:
+        """A pose of the route in the odometry frame; not one bit is changed where both are one."""
+        return pose if self._route_origin == ORIGIN else compose(self._route_origin, pose)
+
+    def _phase(self, view: _View, target: Target) -> Phase:
+        if not target.final:
+            return Phase.DRIVE
+        return self._arrival.judge(relative(target.pose, view.odometry.pose))
+
+    def _at_goal(self, pilot: _Pilot, view: _View, target: Target, phase: Phase) -> Command:
+        """Turn to the goal's heading, if there is one and the robot can; then it is reached."""
+        local = relative(target.pose, view.odometry.pose)
+        reached = f"goal reached, {math.hypot(local.x, local.y):.2f} m from it"
+        if phase is Phase.ARRIVED:
+            return Command(ZERO_TWIST, State.REACHED, reached)
+        off = f"{math.degrees(abs(local.yaw)):.0f} deg off its heading"
+        robot = pilot.policy.robot
+        if robot.kinematics == "car":
+            return Command(ZERO_TWIST, State.REACHED, f"{reached}; {off}: a car cannot turn on the spot")
+        if not turns_freely(robot.footprint, view.points):
+            return Command(ZERO_TWIST, State.REACHED, f"{reached}; {off}: there is no room to turn")
+        limits = pilot.limits
+        wanted = Twist2D(0.0, 0.0, turn_rate(local.yaw, limits.wz, limits.awz))
+        self._sent = pilot.limiter(wanted, self.period)
+        return Command(self._sent, State.TURNING, f"turning to the goal's heading, {off}")
 
     def _stop(self, pilot: _Pilot | None) -> None:
         self._sent = ZERO_TWIST
         if pilot is not None:
             pilot.limiter.reset()
 
-    def _drive(self, pilot: _Pilot, scan: LaserScan, odometry: Odometry, goal: Pose2D) -> Command:
-        try:
-            frames = pilot.stack.push(pilot.convert(scan)[None])[0]
-        except InvalidInput as error:
-            return Command(ZERO_TWIST, State.BAD_INPUT, f"{self._scan.name}: {error}")
-        triplet = triplet_of(frames, goal, odometry.pose, odometry.twist)
+    def _drive(self, pilot: _Pilot, view: _View, target: Target) -> Command:
+        odometry = view.odometry
+        frames = pilot.stack.push(pilot.observe(view.scans, odometry.twist)[None])[0]
+        triplet = triplet_of(frames, target.pose, odometry.pose, odometry.twist)
         robot = pilot.policy.robot
         try:
             action = executed_actions(pilot.policy.act(triplet), robot)
         except InvalidInput as error:
             return Command(ZERO_TWIST, State.FAILED, f"policy {pilot.policy.identity}: {error}", triplet)
-        target = Twist2D(*map(float, commands(action, robot)))
-        distance = math.hypot(triplet.goal[0], triplet.goal[1])
-        self._sent = pilot.limiter(target, self.period)
-        return Command(self._sent, State.DRIVING, f"goal is {distance:.1f} m away", triplet)
+        wanted = Twist2D(*map(float, commands(action, robot)))
+        self._sent = pilot.limiter(wanted, self.period)
+        return Command(self._sent, State.DRIVING, target.words, triplet)
 
     def _hold(self, pilot: _Pilot | None, now: float) -> Command | None:
         """The command of a robot that must stand still, in order of what the user should mend first."""
@@ -386,38 +544,23 @@ class Navigator:
         if pilot is None:
             return Command(ZERO_TWIST, State.NO_POLICY, self.no_policy_reason)
         problem = self.input_problem(now)
-        if self._goal is None:
-            if self._goal_fault is not None:
-                fault = f"{self._goal_name}: {self._goal_fault}"
-                return Command(
-                    ZERO_TWIST, State.BAD_INPUT, fault if problem is None else f"{fault}; {problem}"
-                )
+        if self._goal_fault is not None:
+            fault = f"{self._goal_name}: {self._goal_fault}"
+            return Command(ZERO_TWIST, State.BAD_INPUT, fault if problem is None else f"{fault}; {problem}")
+        if self._route is None:
             reason = "waiting for a goal" if problem is None else f"waiting for a goal; {problem}"
             return Command(ZERO_TWIST, State.NO_GOAL, reason)
         if problem is not None:
             return Command(ZERO_TWIST, State.BAD_INPUT, problem)
-        return self._arrived()
-
-    def _arrived(self) -> Command | None:
-        assert self._goal is not None
-        assert self._odometry.value is not None
-        local = relative(self._goal, self._odometry.value.pose)
-        distance = math.hypot(local.x, local.y)
-        config = self._config
-        radius = config.goal_tolerance + (config.goal_hysteresis if self._reached else 0.0)
-        self._reached = distance < radius
-        if not self._reached:
-            return None
-        return Command(ZERO_TWIST, State.REACHED, f"goal reached, {distance:.2f} m from it")
+        return None
 
     def _adopt(self) -> _Pilot | None:
         """Make the announced policy the one that drives."""
         if self._next is not None:
             policy, old = self._next, self._pilot
             self._next = None
-            mount = policy.robot.lidar.mount if self._mount is None else self._mount
             stack = _stack_for(policy.observation, old)
-            self._pilot = _Pilot(policy, self._config, mount, self._flipped, stack)
+            self._pilot = _Pilot(policy, self._config, self._lidars, stack)
             if old is not None:
                 # The robot moves on with the speed it has.
                 self._pilot.limiter.reset(self._sent)
@@ -432,3 +575,8 @@ def _stack_for(observation: ObservationSpec, old: _Pilot | None) -> FrameStack:
     if old is not None and old.policy.observation == observation:
         return old.stack
     return FrameStack(observation)
+
+
+def _apart(a: Pose2D, b: Pose2D) -> float:
+    """How far two goals differ, metres or radians, whichever is more."""
+    return max(math.hypot(b.x - a.x, b.y - a.y), abs(wrap_angle(b.yaw - a.yaw)))

@@ -14,8 +14,10 @@ from scanpilot.geometry import quaternion_from_yaw
 from scanpilot.messages import frame_id as frame_id
 from scanpilot.messages import mount_from as mount_from
 from scanpilot.messages import odometry_from as odometry_from
+from scanpilot.messages import path_from as path_from
 from scanpilot.messages import planar_from as planar_from
 from scanpilot.messages import pose_from as pose_from
+from scanpilot.messages import poses_from as poses_from
 from scanpilot.messages import scan_from as scan_from
 from scanpilot.messages import seconds as seconds
 from scanpilot.messages import twist_from as twist_from

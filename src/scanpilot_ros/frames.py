@@ -12,8 +12,7 @@ from geometry_msgs.msg import Transform
 from rclpy.node import Node
 from rclpy.time import Time
 
-from scanpilot.geometry import compose
-from scanpilot.types import InvalidInput, Pose2D
+from scanpilot.types import ORIGIN, InvalidInput, Pose2D
 from scanpilot_ros import convert
 
 try:
@@ -46,20 +45,20 @@ class Frames:
         """Whether anybody has published a transform."""
         return self.has_tf and bool(self._buffer.all_frames_as_yaml().strip(" []{}\n"))
 
-    def goal_in(self, odometry_frame: str, goal: Pose2D, goal_frame: str) -> Pose2D:
-        """A goal given in any frame, in the odometry frame, as things stand now.
+    def origin_in(self, odometry_frame: str, frame: str) -> Pose2D:
+        """Where the origin of the frame of a goal lies in the odometry frame, as things stand now.
 
         Raises:
-            scanpilot.types.InvalidInput: nobody says where that frame lies.
+            scanpilot.types.InvalidInput: nobody says.
         """
-        if goal_frame == odometry_frame:
-            return goal
+        if frame == odometry_frame:
+            return ORIGIN
         if not self.has_tf:
             raise InvalidInput(
-                f"it is in frame {goal_frame!r}, and without tf2_ros only goals in the odometry frame "
+                f"it is in frame {frame!r}, and without tf2_ros only goals in the odometry frame "
                 f"{odometry_frame!r} or the robot's own frame can be followed"
             )
-        return compose(convert.planar_from(self._look_up(odometry_frame, goal_frame)), goal)
+        return convert.planar_from(self._look_up(odometry_frame, frame))
 
     def mount(self, base_frame: str, lidar_frame: str) -> tuple[Pose2D, bool]:
         """Pose of a lidar in the robot, and whether it hangs upside down.

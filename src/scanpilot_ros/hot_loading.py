@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scanpilot import checkpoint
-from scanpilot.checkpoint import CheckpointError
+from scanpilot.checkpoint import Backend, CheckpointError
 from scanpilot.policy import Policy
 from scanpilot.types import InvalidInput
 
@@ -56,6 +56,7 @@ class PolicyLoader:
     """Brings policies from disk to the robot without disturbing it.
 
     Args:
+        backend: what runs them.
         accept: called with each good policy, from the loader's thread; may raise `InvalidInput`
             to refuse it.
         refused: called with the reason for each bad one, from the loader's thread.
@@ -64,8 +65,13 @@ class PolicyLoader:
     """
 
     def __init__(
-        self, accept: Callable[[Loaded], None], refused: Callable[[str], None], quiet: Callable[[], None]
+        self,
+        backend: Backend,
+        accept: Callable[[Loaded], None],
+        refused: Callable[[str], None],
+        quiet: Callable[[], None],
     ) -> None:
+        self._backend = backend
         self._accept = accept
         self._refused = refused
         self._quiet = quiet
@@ -134,7 +140,7 @@ class PolicyLoader:
 
     def _load(self, path: str) -> tuple[bool, str]:
         try:
-            policy = checkpoint.load_policy(path)
+            policy = checkpoint.load_policy(path, self._backend)
             self._accept(Loaded(policy, path))
         except (CheckpointError, InvalidInput) as error:
             return False, self._refuse(path, str(error))
@@ -158,6 +164,9 @@ class PolicyLoader:
 def _trace(path: str) -> _Trace:
     """Where a policy directory really lies, and inode, size and time of each file in it."""
     directory = Path(os.path.realpath(path))
+    if directory.suffix == ".onnx" and directory.is_file():
+        s = directory.stat()
+        return (str(directory), s.st_ino, s.st_size, s.st_mtime_ns)
     if not (directory / checkpoint.MANIFEST).exists() and (directory / "policy").exists():
         directory = Path(os.path.realpath(directory / "policy"))
     try:

@@ -9,17 +9,21 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.exceptions import ParameterException
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 
 from scanpilot.navigator import NavigatorConfig
 from scanpilot.robot import RobotSpec
 from scanpilot.types import InvalidInput, Pose2D
 
 T = TypeVar("T")
+# Pose of a lidar in base_link, and whether it hangs upside down.
+Mount = tuple[Pose2D, bool]
 
 # rclpy's own, which every node has without declaring them.
 _FOREIGN = ("use_sim_time", "qos_overrides.", "start_type_description_service")
@@ -31,6 +35,8 @@ def parameter(
     low: float | None = None,
     high: float | None = None,
     name: str | None = None,
+    live: bool = False,
+    choices: tuple[str, ...] = (),
 ) -> Any:
     """A dataclass field that is a ROS parameter.
 
@@ -40,8 +46,17 @@ def parameter(
         low: smallest allowed number.
         high: largest allowed number.
         name: the ROS name where it is not the field's, such as ``lidar.x``.
+        live: may be changed while the node runs; others are read when it is configured.
+        choices: of a text, where not every one is meant.
     """
-    meta = {"description": description, "low": low, "high": high, "name": name}
+    meta = {
+        "description": description,
+        "low": low,
+        "high": high,
+        "name": name,
+        "live": live,
+        "choices": choices,
+    }
     return dataclasses.field(default=default, metadata=meta)
 
 
@@ -75,6 +90,28 @@ def read(node: Node, cls: type[T]) -> T:
     return cls(**values)
 
 
+def changed(settings: T, parameters: Sequence[Parameter]) -> T:
+    """``settings`` with some parameters changed while the node runs.
+
+    Raises:
+        scanpilot.types.InvalidInput: one cannot be changed now, or has no such value.
+    """
+    assert dataclasses.is_dataclass(settings)
+    known = {_name(f): f for f in dataclasses.fields(settings)}
+    values: dict[str, Any] = {}
+    for parameter in parameters:
+        field = known.get(parameter.name)
+        if field is None:
+            continue
+        if not field.metadata["live"]:
+            raise InvalidInput(
+                f"parameter {parameter.name!r} is read when the node is configured: deactivate and clean it "
+                "up first, or start it again"
+            )
+        values[field.name] = _value(field, parameter.value)
+    return dataclasses.replace(settings, **values)  # type: ignore[type-var]
+
+
 def _name(field: dataclasses.Field[Any]) -> str:
     return field.metadata["name"] or field.name
 
@@ -105,9 +142,30 @@ def _value(field: dataclasses.Field[Any], value: Any) -> Any:
         outside = low is not None and high is not None and not low <= value <= high
         if outside and not (math.isnan(value) and math.isnan(default)):
             raise InvalidInput(f"parameter {name!r} is {value}, expected {low} to {high}")
+    elif isinstance(default, tuple):
+        if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+            raise InvalidInput(f"parameter {name!r} is {value!r}, expected a list of texts")
+        value = tuple(value)
     elif not isinstance(value, type(default)):
         raise InvalidInput(f"parameter {name!r} is {value!r}, expected {type(default).__name__}")
+    choices = field.metadata["choices"]
+    if choices and value not in choices:
+        raise InvalidInput(f"parameter {name!r} is {value!r}, expected one of {', '.join(choices)}")
     return value
+
+
+def _mount(text: str) -> Mount | None:
+    """A mount from ``'x y yaw'`` or ``'x y yaw flipped'``."""
+    words = text.split()
+    if not words:
+        return None
+    try:
+        x, y, yaw = map(float, words[:3])
+    except ValueError:
+        x = math.nan
+    if not math.isfinite(x) or not math.isfinite(y + yaw) or words[3:] not in ([], ["flipped"]):
+        raise InvalidInput(f"lidar.mounts has {text!r}, expected such as '0.2 0 1.57' or '0 0 0 flipped'")
+    return Pose2D(x, y, yaw), bool(words[3:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,40 +173,91 @@ class PolicyNodeParameters:
     """Parameters of the policy node. Each number says its unit in its description."""
 
     policy: str = parameter(
-        "", "policy directory, or a symlink to one; watched, so that a new policy put there is loaded"
+        "",
+        "policy directory, or a symlink to one; watched, so that a new policy put there is loaded",
+        live=True,
     )
     robot: str = parameter(
         "",
         "YAML file of the robot, where it is not the one the policy was trained for: tighter limits, lidar",
     )
+    backend: str = parameter(
+        "auto",
+        "what runs the policy: torch, onnx, or auto: torch where it is installed, else onnx",
+        choices=("auto", "torch", "onnx"),
+    )
     autostart: bool = parameter(True, "configure and activate without a lifecycle manager")
     control_period: float = parameter(0.0, "seconds between commands; 0: the policy's", 0.0, 2.0)
+    tick_on_scan: bool = parameter(
+        False,
+        "act at once when a scan comes, instead of at fixed times; scans should come once a control period",
+    )
     scan_timeout: float = parameter(
-        0.0, "seconds without a scan after which the robot stops; 0: 1.75 control periods", 0.0, 10.0
+        0.0,
+        "seconds without a scan after which the robot stops; 0: 1.75 control periods",
+        0.0,
+        10.0,
+        live=True,
     )
     odom_timeout: float = parameter(
-        0.0, "seconds without odometry after which the robot stops; 0: 1.75 control periods", 0.0, 10.0
+        0.0,
+        "seconds without odometry after which the robot stops; 0: 1.75 control periods",
+        0.0,
+        10.0,
+        live=True,
     )
-    goal_tolerance: float = parameter(0.3, "metres; nearer than this the goal is reached", 0.01, 10.0)
+    goal_tolerance: float = parameter(
+        0.3, "metres; nearer than this the goal is reached", 0.01, 10.0, live=True
+    )
+    goal_heading_tolerance: float = parameter(
+        0.0,
+        "radians; at the goal the robot turns until it is this near to the goal's heading. "
+        "0: the heading does not matter",
+        0.0,
+        math.pi,
+    )
+    plan_lookahead: float = parameter(
+        1.5, "metres ahead on a plan of the sub-goal that the policy is given", 0.6, 10.0
+    )
+    navigate_to_pose: bool = parameter(
+        True,
+        "offer Nav2's action navigate_to_pose where nav2_msgs is there; false beside Nav2's bt_navigator",
+    )
+    follow_path: bool = parameter(
+        False,
+        "offer Nav2's action follow_path where nav2_msgs is there, in place of Nav2's controller server",
+    )
     goal_hysteresis: float = parameter(
         0.15,
         "metres beyond the tolerance that a reached goal may move before the robot sets off again",
         0.0,
         10.0,
+        live=True,
     )
     stamped: bool = parameter(False, "publish cmd_vel as TwistStamped instead of Twist")
     odom_twist_in_parent_frame: bool = parameter(
         False, "for drivers that state the velocity in the odometry frame, against REP-105"
     )
     base_frame: str = parameter("", "frame of the robot; empty: the odometry's child frame")
-    vx: float = parameter(0.0, "m/s, tighter than the policy's; 0: the policy's", 0.0, 100.0, "limits.vx")
-    vy: float = parameter(0.0, "m/s, tighter than the policy's; 0: the policy's", 0.0, 100.0, "limits.vy")
-    wz: float = parameter(0.0, "rad/s, tighter than the policy's; 0: the policy's", 0.0, 100.0, "limits.wz")
-    ax: float = parameter(0.0, "m/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.ax")
-    ay: float = parameter(0.0, "m/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.ay")
-    awz: float = parameter(
-        0.0, "rad/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.awz"
+    vx: float = parameter(
+        0.0, "m/s, tighter than the policy's; 0: the policy's", 0.0, 100.0, "limits.vx", live=True
     )
+    vy: float = parameter(
+        0.0, "m/s, tighter than the policy's; 0: the policy's", 0.0, 100.0, "limits.vy", live=True
+    )
+    wz: float = parameter(
+        0.0, "rad/s, tighter than the policy's; 0: the policy's", 0.0, 100.0, "limits.wz", live=True
+    )
+    ax: float = parameter(
+        0.0, "m/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.ax", live=True
+    )
+    ay: float = parameter(
+        0.0, "m/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.ay", live=True
+    )
+    awz: float = parameter(
+        0.0, "rad/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.awz", live=True
+    )
+    scan_topics: tuple[str, ...] = parameter(("scan",), "topics of the lidars, one for each")
     lidar_from_tf: bool = parameter(
         True,
         "take the lidar's mount from TF where tf2_ros is there; else from the robot",
@@ -170,14 +279,36 @@ class PolicyNodeParameters:
     lidar_flipped: bool = parameter(
         False, "the lidar hangs upside down; with lidar.x, y or yaw", name="lidar.flipped"
     )
+    lidar_mounts: tuple[str, ...] = parameter(
+        ("",),
+        "for several lidars, instead of lidar.x and so on: 'x y yaw' of each in metres and radians, and "
+        "'flipped' after it for one that hangs upside down; '': from TF or the robot",
+        name="lidar.mounts",
+    )
 
     @property
-    def mount(self) -> Pose2D | None:
-        """The lidar's mount where parameters state one; what they leave out is 0."""
+    def mounts(self) -> tuple[Mount | None, ...]:
+        """The mount of each of the lidars where parameters state one; what they leave out is 0.
+
+        Raises:
+            scanpilot.types.InvalidInput: they contradict each other or are no mounts.
+        """
+        lidars = len(self.scan_topics)
+        if lidars == 0 or len(set(self.scan_topics)) < lidars or "" in self.scan_topics:
+            raise InvalidInput(f"scan_topics is {list(self.scan_topics)}, expected names that differ")
         stated = (self.lidar_x, self.lidar_y, self.lidar_yaw)
-        if all(math.isnan(v) for v in stated):
-            return None
-        return Pose2D(*(0.0 if math.isnan(v) else v for v in stated))
+        one = not all(math.isnan(v) for v in stated)
+        if self.lidar_mounts == ("",):
+            if one and lidars > 1:
+                raise InvalidInput("lidar.x, y and yaw are for one lidar: state lidar.mounts for several")
+            pose = Pose2D(*(0.0 if math.isnan(v) else v for v in stated))
+            return ((pose, self.lidar_flipped) if one else None,) * lidars
+        if one or len(self.lidar_mounts) != lidars:
+            raise InvalidInput(
+                f"lidar.mounts states {len(self.lidar_mounts)} lidars, scan_topics {lidars}"
+                f"{', and lidar.x, y or yaw is stated too' if one else ''}"
+            )
+        return tuple(_mount(text) for text in self.lidar_mounts)
 
     def navigator_config(self, robot: RobotSpec | None) -> NavigatorConfig:
         """What the navigator needs of these, with the limits of ``robot`` where none is stated."""
@@ -192,5 +323,6 @@ class PolicyNodeParameters:
             odometry_timeout=self.odom_timeout or None,
             goal_tolerance=self.goal_tolerance,
             goal_hysteresis=self.goal_hysteresis,
+            heading_tolerance=self.goal_heading_tolerance,
             **limits,
         )

@@ -10,18 +10,21 @@ new policies; the watchdog's only ever sends zero, between two ticks, when an in
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
-import torch
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from geometry_msgs.msg import PoseStamped, Twist, TwistStamped
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry as OdometryMessage
+from rcl_interfaces.msg import SetParametersResult
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.parameter import Parameter
 from rclpy.task import Future
 from sensor_msgs.msg import LaserScan as LaserScanMessage
 from std_msgs.msg import String
@@ -29,32 +32,28 @@ from std_srvs.srv import SetBool, Trigger
 from visualization_msgs.msg import MarkerArray
 
 from scanpilot import resources
+from scanpilot.audit import OdometryAudit
+from scanpilot.checkpoint import Backend
 from scanpilot.configuration import ConfigurationError
-from scanpilot.geometry import compose
 from scanpilot.navigator import DEFAULT_PERIOD, Command, Navigator, State
 from scanpilot.policy import Policy
 from scanpilot.robot import RobotSpec, load_robot
-from scanpilot.types import ZERO_TWIST, InvalidInput, Pose2D, Twist2D
+from scanpilot.types import ZERO_TWIST, InvalidInput, Twist2D
 from scanpilot_ros import convert, markers, qos, running
+from scanpilot_ros.actions import Actions
 from scanpilot_ros.frames import Frames
 from scanpilot_ros.hot_loading import Loaded, PolicyLoader
-from scanpilot_ros.parameters import PolicyNodeParameters, declare, read
+from scanpilot_ros.lidars import Lidars
+from scanpilot_ros.parameters import PolicyNodeParameters, changed, declare, read
+from scanpilot_ros.reports import LEVELS, Stream, status_message, stream_values
+from scanpilot_ros.routes import Routes
 from scanpilot_ros.timing import TickTiming
 
 _STATUS_SECONDS = 0.5
 _DIAGNOSTICS_SECONDS = 1.0
-# How long the first scans wait for TF to say where the lidar sits.
-_MOUNT_PATIENCE = 2.0
-
-_LEVELS = {
-    State.DRIVING: DiagnosticStatus.OK,
-    State.REACHED: DiagnosticStatus.OK,
-    State.NO_GOAL: DiagnosticStatus.OK,
-    State.DISABLED: DiagnosticStatus.WARN,
-    State.NO_POLICY: DiagnosticStatus.ERROR,
-    State.BAD_INPUT: DiagnosticStatus.ERROR,
-    State.FAILED: DiagnosticStatus.ERROR,
-}
+# With tick_on_scan: a scan sooner after a tick than this part of a period waits for the next one, and
+# after so many periods without a scan the timer ticks all the same.
+_SOONEST, _LATEST = 0.7, 1.5
 
 
 class PolicyNode(LifecycleNode):
@@ -78,6 +77,7 @@ class PolicyNode(LifecycleNode):
         self.create_timer(_STATUS_SECONDS, self._report, clock=self._steady)
         self.create_timer(_DIAGNOSTICS_SECONDS, self._diagnose, clock=self._steady)
         self._configured: list[Any] = []
+        self.add_on_set_parameters_callback(self._on_parameters)
         if read(self, PolicyNodeParameters).autostart:
             self._start()
 
@@ -95,24 +95,25 @@ class PolicyNode(LifecycleNode):
             named = self._settings.robot
             robot = load_robot(resources.find("robot", named)) if named else None
             config = self._settings.navigator_config(robot)
+            _ = self._settings.mounts
         except (InvalidInput, ConfigurationError, FileNotFoundError) as error:
             self._failure = str(error)
             self.get_logger().error(self._failure)
             return TransitionCallbackReturn.FAILURE
         self._robot: RobotSpec | None = robot
-        names = {n: self.resolve_topic_name(n) for n in ("scan", "odom", "goal_pose")}
-        self.navigator = Navigator(config, None, names["scan"], names["odom"], names["goal_pose"])
+        scans = [self.resolve_topic_name(topic) for topic in self._settings.scan_topics]
+        odom, goal = (self.resolve_topic_name(topic) for topic in ("odom", "goal_pose"))
+        self.navigator = Navigator(config, None, scans, odom, goal)
         self._frames = Frames(self)
-        self._goal: tuple[Pose2D, str] | None = None
-        self._goal_placed = False
         self._odometry_frame = ""
         self._child_frame = ""
-        self._mount_known = ""
-        self._first_scan: float | None = None
+        self._odometry_audit = OdometryAudit()
         self._path = ""
+        self._streams: dict[str, Stream] = {}
         self._open()
-        self._set_stated_mount()
-        self._loader = PolicyLoader(self._accept, self._refused, self._await_tick)
+        self._loader = PolicyLoader(
+            cast(Backend, self._settings.backend), self._accept, self._refused, self._await_tick
+        )
         self._loader.start(_policy_path(self._settings.policy))
         if not self._settings.policy:
             self.navigator.no_policy_reason = "parameter 'policy' is empty and no policy was announced yet"
@@ -127,9 +128,7 @@ class PolicyNode(LifecycleNode):
         self._markers = self.create_publisher(MarkerArray, "~/markers", qos.RELIABLE)
         own += [self._velocity, self._reconstruction, self._markers]
         own += [
-            self.create_subscription(LaserScanMessage, "scan", self._on_scan, qos.SENSOR),
             self.create_subscription(OdometryMessage, "odom", self._on_odometry, qos.SENSOR),
-            self.create_subscription(PoseStamped, "goal_pose", self._on_goal, qos.RELIABLE),
             self.create_subscription(String, "policy_updates", self._on_announced, qos.ANNOUNCEMENTS),
             # In a group of its own: while it waits for the loader, everything else goes on.
             self.create_service(
@@ -138,15 +137,28 @@ class PolicyNode(LifecycleNode):
             self.create_service(SetBool, "~/enable", self._on_enable),
             self.create_service(Trigger, "~/stop", self._on_stop),
         ]
+        self._lidars = Lidars(
+            self,
+            self.navigator,
+            self._frames,
+            self._settings,
+            self._robot,
+            base_frame=lambda: self._base_frame,
+            before=self._note,
+            after=self._on_scan,
+        )
+        self._routes = Routes(self, self.navigator, self._frames, self._settings, self._own_frames)
+        self._actions = Actions(self, self.navigator, self._routes, self._settings)
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start to drive."""
         period = self.navigator.period
         self._timing = TickTiming(period)
         self._timer_period = period
+        self._begun = -math.inf
         self._warm = False
         self._active = True
-        self._timer = self.create_timer(period, self._tick, clock=self._steady)
+        self._timer = self.create_timer(self._timer_seconds(period), self._tick, clock=self._steady)
         self._watching = threading.Event()
         self._watchdog = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._watchdog.start()
@@ -196,7 +208,8 @@ class PolicyNode(LifecycleNode):
 
     def _close(self) -> None:
         self._loader.stop()
-        for entity in self._configured:
+        self._actions.close()
+        for entity in (*self._configured, *self._lidars.subscriptions, *self._routes.subscriptions):
             for destroy in (self.destroy_publisher, self.destroy_subscription, self.destroy_service):
                 if destroy(entity):
                     break
@@ -205,20 +218,15 @@ class PolicyNode(LifecycleNode):
 
     # Inputs
 
-    def _on_scan(self, message: LaserScanMessage) -> None:
-        now = time.monotonic()
-        frame = convert.frame_id(message.header.frame_id)
-        try:
-            scan = convert.scan_from(message)
-            if self._mount_known != frame:
-                self._find_mount(frame, now)
-        except InvalidInput as error:
-            self.navigator.reject_scan(str(error), now)
-            return
-        self.navigator.set_scan(scan, now)
+    def _on_scan(self, now: float) -> None:
+        """A scan was taken: act on it at once where that is wanted."""
+        if self._settings.tick_on_scan and self._active and now - self._begun > _SOONEST * self._timer_period:
+            self._timer.reset()
+            self._tick()
 
     def _on_odometry(self, message: OdometryMessage) -> None:
         now = time.monotonic()
+        self._note("odom", message, now)
         self._odometry_frame = convert.frame_id(message.header.frame_id)
         self._child_frame = convert.frame_id(message.child_frame_id)
         try:
@@ -227,88 +235,22 @@ class PolicyNode(LifecycleNode):
             self.navigator.reject_odometry(str(error), now)
             return
         self.navigator.set_odometry(odometry, now)
+        if not self._settings.odom_twist_in_parent_frame:
+            self._odometry_audit.add(odometry)
+
+    def _note(self, topic: str, message: Any, now: float) -> None:
+        """For the reports: that a message of this topic came."""
+        stream = self._streams.setdefault(self.resolve_topic_name(topic), Stream())
+        stream.arrived(now, convert.seconds(message.header.stamp), 1e-9 * self.get_clock().now().nanoseconds)
 
     @property
     def _base_frame(self) -> str:
         return self._settings.base_frame or self._child_frame
 
-    def _find_mount(self, frame: str, now: float) -> None:
-        """Have the navigator know where the lidar with this frame sits.
-
-        Raises:
-            InvalidInput: it cannot be said (yet).
-        """
-        self._first_scan = now if self._first_scan is None else self._first_scan
-        if self._settings.mount is not None or not (self._settings.lidar_from_tf and self._frames.has_tf):
-            self._mount_known = frame
-            return
-        if not self._base_frame:
-            raise InvalidInput("its mount is not known before odometry names the robot's frame")
-        try:
-            mount, flipped = self._frames.mount(self._base_frame, frame)
-        except InvalidInput:
-            if self._frames.known() or now - self._first_scan < _MOUNT_PATIENCE:
-                raise
-            self.get_logger().warning(
-                f"nobody publishes TF: taking the mount of the lidar {frame!r} from the robot's description",
-                once=True,
-            )
-            self._set_stated_mount()
-            return
-        where = f"x {mount.x:.3f} m, y {mount.y:.3f} m, yaw {mount.yaw:.3f} rad"
-        self.get_logger().info(f"lidar {frame!r} sits at {where}{', upside down' if flipped else ''}")
-        self.navigator.set_mount(mount, flipped)
-        self._mount_known = frame
-
-    def _set_stated_mount(self) -> None:
-        """The mount that parameters or the robot file state; where neither does, the policy's stands."""
-        mount = self._settings.mount
-        if mount is None and self._robot is not None:
-            mount = self._robot.lidar.mount
-        if mount is not None:
-            self.navigator.set_mount(mount, self._settings.lidar_flipped)
-
-    # Goal
-
-    def _on_goal(self, message: PoseStamped) -> None:
-        frame = convert.frame_id(message.header.frame_id)
-        try:
-            pose = convert.pose_from(message.pose)
-        except InvalidInput as error:
-            self._goal = None
-            self.navigator.reject_goal(str(error))
-            self.get_logger().error(f"goal refused: {error}")
-            return
-        self._goal, self._goal_placed = (pose, frame), False
-        self._place_goal()
-
-    def _place_goal(self) -> None:
-        """Tell the navigator where the goal lies now; its frame may move against odometry's."""
-        if self._goal is None:
-            return
-        odometry = self.navigator.odometry
-        if odometry is None:
-            # A goal that was placed before stays; that odometry is missing is said by the navigator.
-            if not self._goal_placed:
-                self.navigator.reject_goal("cannot be placed without odometry")
-            return
-        pose, frame = self._goal
-        if frame in ("", self._base_frame, self._child_frame) and frame != self._odometry_frame:
-            # A goal relative to the robot is meant relative to where the robot is now.
-            pose = compose(odometry.pose, pose) if frame else pose
-            frame = self._odometry_frame
-            self._goal = (pose, frame)
-        try:
-            goal = self._frames.goal_in(self._odometry_frame, pose, frame)
-        except InvalidInput as error:
-            self.navigator.reject_goal(str(error))
-            return
-        if self._goal_placed:
-            self.navigator.move_goal(goal)
-        else:
-            self.navigator.set_goal(goal)
-            self._goal_placed = True
-            self.get_logger().info(f"goal ({goal.x:.2f}, {goal.y:.2f}) in {self._odometry_frame!r}")
+    def _own_frames(self) -> tuple[str, set[str]]:
+        """The odometry's frame, and those that mean the robot."""
+        robot = {self._base_frame, self._child_frame} - {"", self._odometry_frame}
+        return self._odometry_frame, robot
 
     # Policies
 
@@ -366,8 +308,7 @@ class PolicyNode(LifecycleNode):
         return response
 
     def _on_stop(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self._goal = None
-        self.navigator.clear_goal()
+        self._routes.cancel()
         self._send(Command(ZERO_TWIST, State.NO_GOAL, "stopped by request"))
         response.success, response.message = True, "stopped, the goal is forgotten"
         return response
@@ -378,10 +319,10 @@ class PolicyNode(LifecycleNode):
         if not self._warm:
             self._warm = self.navigator.warm_up()
             self._timing = TickTiming(self._timer_period)
-        begun = time.monotonic()
+        self._begun = begun = time.monotonic()
         self._timing.begin(begun)
         try:
-            self._place_goal()
+            self._routes.place()
             command = self.navigator.tick(begun)
         except Exception as error:
             command = Command(ZERO_TWIST, State.FAILED, f"internal error: {type(error).__name__}: {error}")
@@ -391,6 +332,7 @@ class PolicyNode(LifecycleNode):
         self._ticked.set()
         self._keep_period()
         try:
+            self._actions.update(self._command)
             self._show(command)
         except Exception as error:
             # What is only looked at must not end what drives.
@@ -436,10 +378,28 @@ class PolicyNode(LifecycleNode):
         """Tick at the period of the policy that drives now."""
         period = self.navigator.period
         if period != self._timer_period:
-            self._timer.timer_period_ns = int(period * 1e9)
+            self._timer.timer_period_ns = int(self._timer_seconds(period) * 1e9)
             self._timer.reset()
             self._timer_period = period
             self._timing = TickTiming(period)
+
+    def _timer_seconds(self, period: float) -> float:
+        """Of the control timer; where scans call for ticks it only fills in for them."""
+        return _LATEST * period if self._settings.tick_on_scan else period
+
+    # Parameters
+
+    def _on_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
+        """Take new values while running where that is safe, all of them or none."""
+        if not self._configured:
+            return SetParametersResult(successful=True)
+        try:
+            settings = changed(self._settings, parameters)
+            self.navigator.reconfigure(settings.navigator_config(self._robot))
+        except (InvalidInput, ConfigurationError) as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        self._settings = settings
+        return SetParametersResult(successful=True)
 
     # Reports
 
@@ -480,7 +440,7 @@ class PolicyNode(LifecycleNode):
         self._reported = (command.state, command.reason)
         self._status.publish(self._status_message(command))
         if changed and command.reason:
-            level = _LEVELS[command.state]
+            level = LEVELS[command.state]
             log = self.get_logger()
             if level == DiagnosticStatus.ERROR:
                 log.warning(f"{command.state.value}: {command.reason}", throttle_duration_sec=0.5)
@@ -509,18 +469,17 @@ class PolicyNode(LifecycleNode):
             self.get_logger().warning(self._other_type, throttle_duration_sec=10.0)
 
     def _status_message(self, command: Command) -> DiagnosticStatus:
-        level = _LEVELS[command.state]
-        reason = command.reason
-        if self._other_type:
-            level, reason = max(level, DiagnosticStatus.WARN), f"{reason}; {self._other_type}"
-        values: dict[str, Any] = {"state": command.state.value, "reason": reason}
-        if self._configured:
-            values.update(self._values())
-        message = DiagnosticStatus(level=level, name=f"{self.get_fully_qualified_name()}: navigation")
-        message.message = reason
-        message.hardware_id = str(values.get("robot", ""))
-        message.values = [KeyValue(key=k, value=str(v)) for k, v in values.items()]
-        return message
+        values = self._values() if self._configured else {}
+        warnings = "; ".join(filter(None, (self._other_type, self._odometry_warning())))
+        return status_message(self.get_fully_qualified_name(), command, warnings, values)
+
+    def _odometry_warning(self) -> str:
+        if not self._configured or not self._odometry_audit.in_parent_frame:
+            return ""
+        return (
+            "the velocity in odometry looks as if stated in the odometry frame, against REP-105: "
+            "set odom_twist_in_parent_frame:=true"
+        )
 
     def _values(self) -> dict[str, Any]:
         policy, record = self.navigator.policy, self._loader.record
@@ -535,10 +494,10 @@ class PolicyNode(LifecycleNode):
             "policies_refused": record.refused,
             "policies_skipped": record.skipped,
             "last_refusal": record.last_refusal,
-            **{
-                f"{name} age (s)": f"{age:.3f}" for name, age in self.navigator.ages(time.monotonic()).items()
-            },
+            "backend": "" if policy is None else policy.inference.backend,
+            **stream_values(self._streams, self.navigator.ages(time.monotonic())),
             "time_resets": self.navigator.resets,
+            **self._lidars.values(),
             "command": f"{twist.vx:.3f} {twist.vy:.3f} {twist.wz:.3f}",
             "control_period (s)": self.navigator.period,
             "ticks": timing.count,
@@ -559,8 +518,9 @@ def _policy_path(name: str) -> str:
 
 def main(args: list[str] | None = None) -> int:
     """Run the node until it is told to end."""
-    # One robot's network is too small to be worth a second thread, and robots have other work.
-    torch.set_num_threads(1)
+    # One robot's network is too small to be worth a second thread, and robots have other work. Torch reads
+    # this when the first policy that needs it is loaded.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Threads take turns this often: a loading policy must not keep a tick waiting for 5 ms at a time.
     sys.setswitchinterval(5e-4)
     return running.run(PolicyNode, args)

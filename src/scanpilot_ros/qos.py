@@ -6,7 +6,17 @@ subscriber hears both. So everything that comes from a sensor is subscribed to a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:
+    # As ROS 2 Humble has it.
+    from rclpy.qos_event import SubscriptionEventCallbacks
 
 # Scans and odometry: the newest counts, lost ones are not sent again.
 SENSOR = QoSProfile(
@@ -55,3 +65,35 @@ TRANSFORMS = QoSProfile(
     reliability=ReliabilityPolicy.RELIABLE,
     durability=DurabilityPolicy.VOLATILE,
 )
+
+# What is asked of those who publish goals but cannot do it RELIABLE.
+ANYTHING = QoSProfile(
+    history=HistoryPolicy.KEEP_LAST,
+    depth=1,
+    reliability=ReliabilityPolicy.BEST_EFFORT,
+    durability=DurabilityPolicy.VOLATILE,
+)
+
+
+def subscribe_to_any(
+    node: Node, kind: Any, topic: str, callback: Callable[[Any], None], subscriptions: list[Any]
+) -> None:
+    """Subscribe as RELIABLE, and as BEST_EFFORT as well once somebody publishes who is not.
+
+    Args:
+        node: that subscribes.
+        kind: type of message.
+        topic: its name.
+        callback: for each message; hears one twice from a publisher that both can hear.
+        subscriptions: the subscription is put here, and so is a second one when it comes to be.
+    """
+
+    def incompatible(_event: Any) -> None:
+        if len(made) == 1:
+            node.get_logger().warning(f"{topic}: a publisher is BEST_EFFORT, what it sends may get lost")
+            made.append(node.create_subscription(kind, topic, callback, ANYTHING))
+            subscriptions.append(made[1])
+
+    events = SubscriptionEventCallbacks(incompatible_qos=incompatible)
+    made = [node.create_subscription(kind, topic, callback, RELIABLE, event_callbacks=events)]
+    subscriptions.append(made[0])

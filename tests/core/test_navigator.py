@@ -144,7 +144,7 @@ def test_goal_is_reached_with_hysteresis() -> None:
     navigator = driving(goal_tolerance=0.3, goal_hysteresis=0.2)
 
     def state_at(distance: float) -> State:
-        navigator.move_goal(Pose2D(distance, 0.0, 0.0))
+        navigator.place_route(Pose2D(distance - AHEAD.x, 0.0, 0.0))
         return navigator.tick(0.0).state
 
     assert [state_at(d) for d in (0.31, 0.29, 0.49, 0.51, 0.49, 0.29)] == [

@@ -151,11 +151,12 @@ def test_recorded_robot_gives_bit_identical_observations_on_both_paths(data: Pat
         pose = convert.pose_from(odometry_message.pose.pose)
         raw = odometry_message.twist.twist
         speed = (raw.linear.x, raw.linear.y, raw.angular.z)
+        moved = np.tile(np.array(speed), (robots, 1))
         batch = triplets_of(
-            stack.push(resample(batch_ranges)),
+            stack.push(resample(batch_ranges, moved, scan_message.time_increment)),
             np.tile(np.array(goal), (robots, 1)),
             np.tile(np.array(pose), (robots, 1)),
-            np.tile(np.array(speed), (robots, 1)),
+            moved,
         )
         for robot in range(robots):
             assert batch.scan[robot].tobytes() == one.scan.tobytes()

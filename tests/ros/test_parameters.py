@@ -42,7 +42,7 @@ def parameters(**values: Any) -> PolicyNodeParameters:
 def test_defaults_are_those_of_the_dataclass() -> None:
     given = parameters()
     assert given.policy == ""
-    assert given.mount is None
+    assert given.mounts == (None,)
     config = given.navigator_config(None)
     assert (config.control_period, config.scan_timeout, config.vx) == (None, None, None)
 
@@ -59,7 +59,33 @@ def test_every_parameter_is_described() -> None:
 def test_values_are_read_and_whole_numbers_taken_for_numbers() -> None:
     given = parameters(control_period=1, limits__vx=0.5, lidar__yaw=1.5, stamped=True)
     assert (given.control_period, given.vx, given.stamped) == (1.0, 0.5, True)
-    assert given.mount == Pose2D(0.0, 0.0, 1.5)
+    assert given.mounts == ((Pose2D(0.0, 0.0, 1.5), False),)
+
+
+def test_several_lidars_and_their_mounts() -> None:
+    given = parameters(scan_topics=["front", "rear"], lidar__mounts=["0.2 0 0", "-0.2 0.1 3.14 flipped"])
+    assert given.scan_topics == ("front", "rear")
+    assert given.mounts == ((Pose2D(0.2, 0.0, 0.0), False), (Pose2D(-0.2, 0.1, 3.14), True))
+    assert parameters(scan_topics=["front", "rear"]).mounts == (None, None)
+    assert parameters(lidar__mounts=[""], lidar__x=0.1).mounts == ((Pose2D(0.1, 0.0, 0.0), False),)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"scan_topics": ["a", "b"], "lidar__x": 0.1}, "are for one lidar"),
+        ({"scan_topics": ["a", "b"], "lidar__mounts": ["0 0 0"]}, "states 1 lidars, scan_topics 2"),
+        ({"lidar__mounts": ["0 0 0"], "lidar__yaw": 1.0}, "lidar.x, y or yaw is stated too"),
+        ({"lidar__mounts": ["0 0"]}, "has '0 0', expected such as"),
+        ({"lidar__mounts": ["0 0 nan"]}, "expected such as"),
+        ({"lidar__mounts": ["0 0 0 upside"]}, "expected such as"),
+        ({"scan_topics": ["a", "a"]}, "expected names that differ"),
+    ],
+)
+def test_mounts_that_make_no_sense_are_named(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        _ = parameters(**values).mounts
+    assert words in str(caught.value)
 
 
 def test_limits_come_from_the_robot_where_no_parameter_states_one() -> None:
