@@ -95,7 +95,7 @@ class ReplayWriter:
     Args:
         path: of the file; replaced if it is there.
         robot, observation, task: that the transitions were made for.
-        provenance: JSON values for the header: ``bags``, one entry for each, and what else is worth it.
+        provenance: JSON values for the header: how the transitions were made.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class ReplayWriter:
                 "contact_source": {s.name.lower(): s.value for s in ContactSource},
             },
             **provenance,
+            "bags": [],
         }
         self._spools: dict[str, _Spool] = {}
         self._rows: dict[int, int] = {}
@@ -141,6 +142,10 @@ class ReplayWriter:
         finally:
             for spool in self._spools.values():
                 spool.file.close()
+
+    def note_bag(self, provenance: dict[str, Any]) -> None:
+        """JSON values about the next bag, in the order of their indices, for the header's ``bags``."""
+        self._header["bags"].append(provenance)
 
     def add(self, episode: Episode, bag: int) -> None:
         """Append an episode from the bag with this index in the provenance."""

@@ -34,11 +34,11 @@ from scanpilot.observation import (
     ObservationSpec,
     ScanConverter,
     check_scan,
-    interpret_ranges,
+    obstacle_points,
     triplets_of,
 )
 from scanpilot.robot import Footprint, RobotSpec
-from scanpilot.task import TaskConfig, judge
+from scanpilot.task import TaskConfig, judge, suited_to
 from scanpilot.types import (
     ORIGIN,
     BoolArray,
@@ -91,7 +91,7 @@ class ActionSource(IntEnum):
 
 
 class GoalSource(IntEnum):
-    """Where an episode's goal is from: it was set; the robot later went there; it lies beyond a contact."""
+    """Where an episode's goal is from: it was set; the robot later went there; it lies beyond the end."""
 
     TOPIC = 0
     HINDSIGHT = 1
@@ -247,7 +247,7 @@ class Assembler:
         self._period = robot.control_period
         self._max_age = self._config.max_age or MAX_AGE_PERIODS * self._period
         self._convert = ScanConverter(observation, mount, flipped)
-        self._clearance = ScanClearance(robot.footprint, mount, flipped)
+        self._mount, self._flipped = mount, flipped
         self._stack = FrameStack(observation)
         self.cuts: collections.Counter[str] = collections.Counter()
         self.cut_times: list[tuple[float, str]] = []
@@ -423,7 +423,8 @@ class Assembler:
         assert self._odometry is not None
         try:
             check_scan(self._scan)
-            frames = self._stack.push(self._convert(self._scan)[None])[0]
+            beams = self._convert(self._scan, self._odometry.twist)
+            frames = self._stack.push(beams[None])[0]
         except InvalidInput:
             self._note(now, "scan without any finite range")
             return None
@@ -437,11 +438,20 @@ class Assembler:
             self._odometry.pose,
             self._odometry.twist,
             self._goal,
-            self._clearance(self._scan),
+            self._clearance(),
             self._touching,
         )
         self._number += 1
         return state
+
+    def _clearance(self) -> float:
+        """Metres from the footprint to what the newest scan saw; inf where it saw nothing."""
+        assert self._scan is not None
+        assert self._odometry is not None
+        points = obstacle_points(self._scan, self._mount, self._flipped, self._odometry.twist)
+        if not len(points):
+            return math.inf
+        return float(signed_distance(self._robot.footprint, points[:, 0], points[:, 1]).min())
 
     def _executed(self, begin: float, end: float) -> tuple[DoubleArray, ActionSource]:
         """Mean commanded velocity of a period; the odometry's where commands do not cover it."""
@@ -483,30 +493,6 @@ class Assembler:
         self.cuts[reason] += 1
         if len(self.cut_times) < _MOST_TIMES:
             self.cut_times.append((stamp, reason))
-
-
-class ScanClearance:
-    """Distance from a footprint to the nearest thing a scan saw.
-
-    Args:
-        footprint: in ``base_link``.
-        mount: pose of the lidar in ``base_link``.
-        flipped: the lidar hangs upside down.
-    """
-
-    def __init__(self, footprint: Footprint, mount: Pose2D = ORIGIN, flipped: bool = False) -> None:
-        self._footprint, self._mount, self._sign = footprint, mount, -1.0 if flipped else 1.0
-
-    def __call__(self, scan: LaserScan) -> float:
-        """Metres, negative inside of the footprint; inf where nothing was seen."""
-        distances = interpret_ranges(scan.ranges, scan.range_min, scan.range_max)
-        hit = np.isfinite(distances)
-        if not hit.any():
-            return math.inf
-        direction = self._mount.yaw + self._sign * scan.angles[hit]
-        x = self._mount.x + distances[hit] * np.cos(direction)
-        y = self._mount.y + distances[hit] * np.sin(direction)
-        return float(signed_distance(self._footprint, x, y).min())
 
 
 def signed_distance(footprint: Footprint, x: DoubleArray, y: DoubleArray) -> DoubleArray:
@@ -587,6 +573,8 @@ class Labeller:
             away = np.hypot(places[begin:, 0] - start.x, places[begin:, 1] - start.y)
             far = np.flatnonzero(away >= 2.0 * self._task.goal_radius)
             if not far.size:
+                if not steps[-1].contact and _moves(steps[begin:]):
+                    done.append(self._judged(steps[begin:], _beyond(steps[-1]), GoalSource.AHEAD))
                 break
             last = begin + max(int(rng.integers(shortest, longest + 1)), int(far[0]))
             last = min(last, len(steps) - 1)
@@ -658,14 +646,24 @@ def _stretches(steps: Sequence[Step], goal_radius: float) -> list[tuple[int, int
     return parts
 
 
+def _moves(steps: Sequence[Step]) -> bool:
+    """Whether the robot does anything; hours beside a charger teach nothing."""
+    poses = np.array([step.after.pose for step in steps])
+    turned = np.abs(wrap_angle(poses[:, 2] - poses[0, 2]))
+    return bool(np.hypot(*(poses[:, :2] - poses[0, :2]).T).max() > 0.1 or turned.max() > 0.3)
+
+
 def _beyond(step: Step) -> Pose2D:
-    """Two metres ahead of where a robot touched something."""
+    """Two metres ahead of where a robot touched something, or was when the stream broke off."""
     pose = step.after.pose
     return Pose2D(pose.x + 2.0 * math.cos(pose.yaw), pose.y + 2.0 * math.sin(pose.yaw), pose.yaw)
 
 
 class TransitionMaker:
-    """Events of one robot to episodes; see `Assembler` and `Labeller` for the arguments."""
+    """Events of one robot to episodes; see `Assembler` and `Labeller` for the arguments.
+
+    The task is brought to the robot's steps by `task.suited_to`, as fleets do.
+    """
 
     def __init__(
         self,
@@ -678,7 +676,7 @@ class TransitionMaker:
         seed_offset: int = 0,
     ) -> None:
         self.assembler = Assembler(robot, observation, mount, flipped, config)
-        self._labeller = Labeller(task, config, seed_offset)
+        self._labeller = Labeller(suited_to(task, robot), config, seed_offset)
 
     def add(self, event: Event) -> list[Episode]:
         """Take one event; returns the episodes that are complete now, usually none."""

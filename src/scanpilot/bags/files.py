@@ -57,6 +57,7 @@ class Topic:
         definition: of the type, where the bag has it.
         count: messages found.
         first, last: nanoseconds, when the first and the last one were recorded.
+        longest: nanoseconds between two that follow one another.
     """
 
     name: str
@@ -66,9 +67,12 @@ class Topic:
     count: int = 0
     first: int = 0
     last: int = 0
+    longest: int = 0
 
     def saw(self, time: int) -> None:
         """Count a message."""
+        if self.count:
+            self.longest = max(self.longest, time - self.last)
         self.first = time if not self.count else min(self.first, time)
         self.last = max(self.last, time)
         self.count += 1
@@ -316,12 +320,24 @@ class Bag:
                     file.problems.append(f"{file.name} is damaged ({reason}): read past the damage")
                     file.damaged = True
                     for topic in found.values():
-                        topic.count = 0
+                        topic.count = topic.first = topic.last = topic.longest = 0
             if file.damaged:
                 _count(file, found)
             self._merge(found)
             self.problems += file.problems
+        for name, told in self._told_serialisations().items():
+            if name in self.topics and told != "cdr":
+                self.topics[name].serialisation = told
         self._check_topics()
+
+    def _told_serialisations(self) -> dict[str, str]:
+        """What the metadata file says; some middlewares fill in the database's own table regardless."""
+        told: dict[str, str] = {}
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            for entry in self._metadata["topics_with_message_count"]:
+                topic = entry["topic_metadata"]
+                told[topic["name"]] = str(topic["serialization_format"])
+        return told
 
     def _list_topics(self, file: _File, found: dict[str, Topic]) -> None:
         with file.reader() as reader:
@@ -343,6 +359,9 @@ class Bag:
             known.definition = known.definition or topic.definition
             if topic.count:
                 known.first = topic.first if not known.count else min(known.first, topic.first)
+                known.longest = max(
+                    known.longest, topic.longest, topic.first - known.last if known.last else 0
+                )
                 known.last = max(known.last, topic.last)
                 known.count += topic.count
 

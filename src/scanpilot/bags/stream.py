@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from scanpilot import messages
 from scanpilot.bags import BagError
 from scanpilot.bags.files import Bag, Topic
+from scanpilot.bags.salvage import RawMessage
 from scanpilot.geometry import compose
 from scanpilot.transitions import Commanded, Event, GoalSet, Touched
 from scanpilot.types import InvalidInput, Odometry, Pose2D
@@ -53,6 +54,7 @@ _NAMES: dict[Role, tuple[str, ...]] = {
 _ANY_NAME: tuple[Role, ...] = ("scan", "odom", "cmd")
 # A ground truth is what a robot does not have.
 _NEVER = ("ground_truth", "truth", "base_pose_ground_truth")
+_MOST_REASONS = 50
 
 
 @dataclass(frozen=True)
@@ -339,12 +341,7 @@ def events(
     """
     reader = _EventReader(roles, config)
     for raw in bag.messages(roles.topics):
-        try:
-            yield from reader.read(raw.topic, bag.decode(raw), raw.time)
-        except (BagError, InvalidInput) as error:
-            left_out[str(error) if isinstance(error, BagError) else f"{raw.topic}: {error}"] += 1
-        except (AttributeError, TypeError, ValueError, OverflowError) as error:
-            left_out[f"{raw.topic}: is not what its type says: {error}"] += 1
+        yield from reader.read_raw(bag, raw, left_out)
 
 
 class _EventReader:
@@ -354,6 +351,17 @@ class _EventReader:
         self._frames = Frames()
         self._odometry: Odometry | None = None
         self._odometry_frames = ("odom", "base_link")
+
+    def read_raw(self, bag: Bag, raw: RawMessage, left_out: collections.Counter[str]) -> Sequence[Event]:
+        try:
+            return self.read(raw.topic, bag.decode(raw), raw.time)
+        except BagError as error:
+            reason = str(error)
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            # `InvalidInput`, and what damaged bytes that happen to decode make of a message.
+            reason = f"{raw.topic}: {error}"
+        left_out[reason if reason in left_out or len(left_out) < _MOST_REASONS else "other reasons"] += 1
+        return []
 
     def read(self, topic: str, message: Any, recorded: int) -> Sequence[Event]:
         role = self._roles.of(topic)
@@ -391,12 +399,8 @@ class _EventReader:
 
     def _at(self, message: Any, recorded: int, make: Any) -> Sequence[Event]:
         """The event at its header's stamp, or when it was recorded."""
-        header = getattr(message, "header", None)
-        stamp = 0.0 if header is None else messages.seconds(header.stamp)
-        if stamp > 0.0 and self._config.header_stamps and not isinstance_goal(message):
-            return [make(stamp)]
         at = self._clock.at(recorded)
-        return [] if at is None else [make(at)]
+        return [] if at is None else [make(messages.stamp_near(message, at))]
 
     def _placed(self, message: Any) -> Pose2D:
         """A goal in the odometry frame.
@@ -414,11 +418,6 @@ class _EventReader:
         if where is None:
             raise InvalidInput(f"goal in frame {frame!r}: no transform in the bag leads to {odometry!r}")
         return compose(where, pose)
-
-
-def isinstance_goal(message: Any) -> bool:
-    """Whether it is a goal: its header says of what time its frame is meant, not when it was set."""
-    return hasattr(message, "pose")
 
 
 def _touching(message: Any) -> bool:
