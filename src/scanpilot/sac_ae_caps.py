@@ -241,6 +241,14 @@ class SacAeCaps:
         actions: FloatArray = self.average_network(*self._tensors(triplets)).cpu().numpy()
         return actions
 
+    @torch.inference_mode()
+    def reconstruct(self, triplets: Triplet) -> FloatArray:
+        """What the averaged autoencoder makes of the newest scans, ``(N, n)`` metres."""
+        scan, _, _ = self._tensors(triplets)
+        decoded = self.average_decoder(self.average_network.encoder(encode_scan(scan, torch)))
+        newest: FloatArray = decode_scan(decoded, self.observation, torch)[:, -1].cpu().numpy()
+        return newest
+
     def set_progress(self, fraction: float) -> None:
         """Tell how much of the training is done, 0 to 1: sets the learning rate."""
         late = min(max(2.0 * fraction - 1.0, 0.0), 1.0)
@@ -279,6 +287,7 @@ class SacAeCaps:
         actor_turn = self.updates % config.actor_interval == 0
         if actor_turn:
             losses.update(self._actor_step(batch, feature.detach(), decoded.detach(), state))
+            losses["values/feature_spread"] = feature.detach().std(0).mean()
         loss = critic_loss
         # At weight 0 the decoder must get no gradient, not one of zeros: Adam would turn its
         # weight decay, however small, into full steps.

@@ -10,7 +10,6 @@ import numpy as np
 from scanpilot.robot import RobotSpec
 from scanpilot.types import BoolArray, DoubleArray, FloatArray
 
-
 # What the numbers per step below are for: a robot that goes 1 m/s for a control period of 0.2 s.
 _STEP = 0.2
 
@@ -62,6 +61,13 @@ def suited_to(config: TaskConfig, robot: RobotSpec) -> TaskConfig:
         time=config.time * scale,
         near=config.near * scale,
     )
+
+
+def return_bound(config: TaskConfig, farthest: float, gamma: float) -> float:
+    """What no discounted return goes beyond, either way, where goals are at most ``farthest`` metres away."""
+    driven = config.progress * farthest
+    per_step = abs(config.time) + abs(config.near)
+    return max(abs(config.goal), abs(config.collision)) + driven + per_step / (1.0 - gamma)
 
 
 def progress_reward(distance: DoubleArray, next_distance: DoubleArray, config: TaskConfig) -> DoubleArray:

@@ -6,6 +6,7 @@ it goes to the `TrainingLog` it is given.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -14,18 +15,21 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scanpilot import __version__, checkpoint, command, configuration
+from scanpilot import __version__, checkpoint, command, configuration, failures
 from scanpilot.fleet import Fleet, FleetConfig
 from scanpilot.manifest import PolicyManifest
 from scanpilot.replay_buffer import ReplayBuffer
 from scanpilot.sac_ae_caps import AgentConfig, SacAeCaps
-from scanpilot.task import TaskConfig
+from scanpilot.task import TaskConfig, return_bound
 from scanpilot.training_log import TrainingLog
-from scanpilot.types import FloatArray, StepResult, Triplet
+from scanpilot.types import BoolArray, FloatArray, StepResult, Triplet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -91,16 +95,24 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Budget:
-    """When training is over: after so many minutes (without the time to set up), or robot steps."""
+    """When training is over: after so many minutes (without the time to set up), or robot steps.
+
+    Attributes:
+        minutes, steps: one of them.
+        until_success: fraction of validation episodes; a published policy that reaches it ends the training.
+    """
 
     minutes: float | None = None
     steps: int | None = None
+    until_success: float | None = None
 
     def __post_init__(self) -> None:
         if (self.minutes is None) == (self.steps is None):
             raise ValueError("give either minutes or steps")
         if not (self.minutes or self.steps or 0) > 0:
             raise ValueError("the budget of training must be positive")
+        if self.until_success is not None and not 0.0 < self.until_success <= 1.0:
+            raise ValueError(f"until_success is {self.until_success}, expected more than 0 and at most 1")
 
     def fraction(self, seconds: float, steps: int) -> float:
         """How much is used up, 0 to 1."""
@@ -120,10 +132,12 @@ class Trainer:
         manifest: what the published policies say of themselves; training and evaluation are added.
         config: of the run.
         budget: when it is over.
-        run: directory that gets ``policy``, ``policies``, ``training`` and ``log.jsonl``.
+        run: directory that gets ``policy`` (the best, which is published), ``policies`` (published ones),
+            ``last`` (the latest that was validated), ``training`` and ``log.jsonl``.
         validate: drives a policy through validation episodes and summarises them.
         log: who is told.
         seed: of the run; here, of the warm-up's random actions.
+        pictures: what is drawn after each validation, by name.
     """
 
     def __init__(
@@ -138,10 +152,11 @@ class Trainer:
         validate: Validate,
         log: TrainingLog,
         seed: int,
+        pictures: Callable[[], dict[str, Figure]] = dict,
     ) -> None:
         self._fleet, self._agent, self._replay = fleet, agent, replay
         self._manifest, self._config, self._budget = manifest, config, budget
-        self._run, self._validate, self._log = run, validate, log
+        self._run, self._validate, self._log, self._pictures = run, validate, log, pictures
         self._seed, self._rng = seed, np.random.default_rng(seed)
         self.steps = 0
         self.published: dict[str, Any] | None = None
@@ -150,6 +165,8 @@ class Trainer:
         self._seconds = 0.0
         self._recent: deque[str] = deque(maxlen=500)
         self._losses: dict[str, Any] = {}
+        self._motion = _Motion(command.active_components(fleet.robot))
+        self._watch = failures.Watch()
 
     def train(self) -> dict[str, Any]:
         """Train until the budget is used up; returns the validation of the published policy.
@@ -163,7 +180,7 @@ class Trainer:
             fraction = self._budget.fraction(self._seconds, self.steps)
             if self._validated < self._validations_due(fraction):
                 self._publish_unless_worse(fraction)
-            if fraction >= 1.0:
+            if fraction >= 1.0 or self._good_enough():
                 break
             if time.monotonic() - saved > self._config.save_seconds:
                 self.save()
@@ -178,6 +195,10 @@ class Trainer:
             raise self._not_published
         return self.published
 
+    def _good_enough(self) -> bool:
+        wanted = self._budget.until_success
+        return wanted is not None and self.published is not None and self.published["success"] >= wanted
+
     def _validations_due(self, fraction: float) -> int:
         late = (fraction - self._config.validate_from) / (1.0 - self._config.validate_from)
         return 1 + math.floor(late * (self._config.validations - 1)) if late >= 0.0 else 0
@@ -191,6 +212,8 @@ class Trainer:
             actions = self._agent.explore(triplets)
         result = self._fleet.step(actions)
         self._replay.add(triplets, result)
+        if self.steps >= self._config.warmup_steps:
+            self._motion.note(result)
         self.steps += self._fleet.num_robots
         self._note_outcomes(result)
 
@@ -217,22 +240,59 @@ class Trainer:
         numbers["charts/episodes_counted"] = len(self._recent)
         numbers["charts/rejected_transitions"] = self._replay.rejected
         numbers["charts/skipped_updates"] = self._agent.skipped
+        numbers.update(self._motion.numbers())
         self._log.progress(fraction, self._seconds, self.steps, self._agent.updates, numbers)
+        for failure in self._watch.look(self._signs(numbers)):
+            self._log.failure(self._seconds, self.steps, self._agent.updates, failure)
+
+    def _signs(self, numbers: dict[str, float]) -> failures.Signs:
+        def known(name: str) -> float:
+            return numbers.get(name, math.nan)
+
+        config = self._config
+        return failures.Signs(
+            success=known("charts/success"),
+            timeout=known("charts/timeout"),
+            episodes=len(self._recent),
+            forward=known("charts/forward"),
+            turn=known("charts/turn"),
+            entropy=known("values/entropy"),
+            target_entropy=self._agent.target_entropy,
+            temperature=known("values/alpha"),
+            value=known("values/q"),
+            value_bound=return_bound(config.task, config.fleet.goal_distance[1], config.agent.gamma),
+            critic_loss=known("losses/critic"),
+            feature_spread=known("values/feature_spread"),
+            updates=self._agent.updates,
+            skipped=self._agent.skipped,
+            rejected=self._replay.rejected / max(1, self._replay.rejected + self._replay.added),
+        )
 
     def _publish_unless_worse(self, fraction: float) -> None:
         self._validated = self._validations_due(fraction)
         summary = self._validate(self._agent.act)
-        self._log.validation(self._seconds, self.steps, self._agent.updates, summary)
+        self._log.validation(self._seconds, self.steps, self._agent.updates, summary, self._pictures())
+        manifest = self._described(summary)
+        networks = (self._agent.average_network, self._agent.average_decoder)
+        try:
+            checkpoint.write_policy(self._run / "last", manifest, *networks)
+        except OSError as error:
+            logger.error("last policy not written to %s: %s", self._run, error)
         # A later policy has seen more and learned at a lower rate. It gives way only to one that was better
         # beyond the noise of so few episodes; taking the highest number would select lucky early ones.
         if self.published is not None and summary["success"] < self.published["success_interval"][0]:
             return
-        manifest = PolicyManifest(
-            name=self._manifest.name,
-            robot=self._manifest.robot,
-            observation=self._manifest.observation,
-            network=self._manifest.network,
-            control_period=self._manifest.control_period,
+        try:
+            checkpoint.publish(self._run, manifest, *networks, self.steps)
+        except OSError as error:
+            logger.error("policy not published to %s: %s", self._run, error)
+            self._not_published = error
+            return
+        self.published = summary
+
+    def _described(self, summary: dict[str, Any]) -> PolicyManifest:
+        return dataclasses.replace(
+            self._manifest,
             training={
                 **self._manifest.training,
                 "scanpilot": __version__,
@@ -242,15 +302,6 @@ class Trainer:
             },
             evaluation={"validation": summary},
         )
-        try:
-            checkpoint.publish(
-                self._run, manifest, self._agent.average_network, self._agent.average_decoder, self.steps
-            )
-        except OSError as error:
-            logger.error("policy not published to %s: %s", self._run, error)
-            self._not_published = error
-            return
-        self.published = summary
 
     def _identity(self) -> dict[str, Any]:
         """What a resumed run must have in common with the one it goes on from; flat, to name the odd one."""
@@ -306,3 +357,25 @@ class Trainer:
         self.steps, self._seconds = int(state["steps"]), float(state["seconds"])
         self._validated, self.published = int(state["validated"]), state["published"]
         self._recent = deque(state["recent"], maxlen=self._recent.maxlen)
+
+
+class _Motion:
+    """How robots move while they explore: means over the last steps of the whole fleet."""
+
+    def __init__(self, active: BoolArray, steps: int = 200) -> None:
+        self._active = active
+        self._previous: FloatArray | None = None
+        self._rows: deque[tuple[float, float, float]] = deque(maxlen=steps)
+
+    def note(self, result: StepResult) -> None:
+        actions = result.actions
+        before = actions if self._previous is None else self._previous
+        change = np.abs(actions - before)[:, self._active].mean()
+        self._previous = actions
+        self._rows.append((float(actions[:, 0].mean()), float(np.abs(actions[:, 2]).mean()), float(change)))
+
+    def numbers(self) -> dict[str, float]:
+        if not self._rows:
+            return {}
+        names = ("charts/forward", "charts/turn", "charts/action_change")
+        return dict(zip(names, np.mean(self._rows, axis=0).tolist(), strict=True))

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from scanpilot import command, configuration
 from scanpilot.configuration import ConfigurationError
+from scanpilot.evaluation import report
+from scanpilot.evaluation.episodes import Episode
 from scanpilot.evaluation.metrics import summarise
 from scanpilot.evaluation.suites import Suite, run_suite
 from scanpilot.fleet import SimulatedFleet
@@ -24,6 +26,9 @@ from scanpilot.sac_ae_caps import SacAeCaps
 from scanpilot.sim import sources
 from scanpilot.trainer import Budget, TrainConfig, Trainer
 from scanpilot.training_log import TrainingLog
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +42,7 @@ def train(
     steps: int | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
+    until_success: float | None = None,
 ) -> dict[str, Any]:
     """Train a policy in the embedded simulator.
 
@@ -48,6 +54,7 @@ def train(
         minutes, steps: when it is over; one of them.
         overrides: ``key=value`` for the configuration.
         resume: go on with the run in ``out``.
+        until_success: stop as soon as a published policy succeeds in this fraction of validation episodes.
 
     Returns:
         The validation of the published policy.
@@ -106,8 +113,10 @@ def train(
     )
     suite = Suite("validation", 1, settings.world, settings.fleet.robots_per_world)
 
+    driven: list[Episode] = []
+
     def validate(act: Any) -> dict[str, Any]:
-        episodes = run_suite(
+        driven[:] = run_suite(
             suite,
             act,
             spec,
@@ -117,12 +126,31 @@ def train(
             stream="validation",
             task=settings.task,
         )
-        return summarise(episodes, command.active_components(spec))
+        return summarise(driven, command.active_components(spec))
+
+    def pictures() -> dict[str, Figure]:
+        seen = fleet.observe()[:4]
+        return {
+            "trajectories": report.trajectories_figure(driven, f"{spec.name}: validation"),
+            "reconstructions": report.reconstructions_figure(
+                seen.scan[:, -1], agent.reconstruct(seen), observation
+            ),
+        }
 
     log = TrainingLog(out)
     try:
         trainer = Trainer(
-            fleet, agent, replay, manifest, settings, Budget(minutes, steps), out, validate, log, seed
+            fleet,
+            agent,
+            replay,
+            manifest,
+            settings,
+            Budget(minutes, steps, until_success),
+            out,
+            validate,
+            log,
+            seed,
+            pictures,
         )
         if resume:
             trainer.restore()

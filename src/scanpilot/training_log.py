@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from PIL import Image
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
+
+from scanpilot.failures import Failure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _INTERVAL = 2.0
 
@@ -18,7 +27,8 @@ class TrainingLog:
     """Tells people and machines how a run goes.
 
     Args:
-        run: the run's directory; ``log.jsonl`` is appended to, ``tensorboard/`` gets events.
+        run: the run's directory; ``log.jsonl`` is appended to, ``tensorboard/`` gets events, ``pictures/``
+            the newest picture of each name.
         console: for people; where it is no terminal, a line every half minute is printed.
     """
 
@@ -27,6 +37,7 @@ class TrainingLog:
         from torch.utils.tensorboard import SummaryWriter
 
         run.mkdir(parents=True, exist_ok=True)
+        self._run = run
         self._file = open(run / "log.jsonl", "a", encoding="utf-8")  # noqa: SIM115
         self._tensorboard: Any = SummaryWriter(str(run / "tensorboard"))
         self._console = console or Console()
@@ -56,13 +67,30 @@ class TrainingLog:
             "steps/s": f"{rates['charts/steps_per_s']:.0f}",
             "updates/s": f"{rates['charts/updates_per_s']:.1f}",
             "Q": _number(numbers, "values/q"),
-            "alpha": _number(numbers, "values/alpha"),
+            "temperature": _number(numbers, "values/alpha"),
+            "action change": _number(numbers, "charts/action_change"),
             "scan error": _number(numbers, "losses/autoencoder"),
         }
         self._show(cells)
 
-    def validation(self, seconds: float, steps: int, updates: int, summary: dict[str, Any]) -> None:
-        """Report a validation."""
+    def failure(self, seconds: float, steps: int, updates: int, failure: Failure) -> None:
+        """Say that a known failure shows, what was seen, and what to try."""
+        told = {"failure": failure.name, "seen": failure.seen, "advice": failure.advice}
+        self._write("failure", seconds, steps, updates, {}, told)
+        self._tensorboard.add_text("failure", str(failure), steps)
+        self._console.print(f"[bold red]warning:[/] {escape(str(failure))}")
+
+    def validation(
+        self,
+        seconds: float,
+        steps: int,
+        updates: int,
+        summary: dict[str, Any],
+        pictures: Mapping[str, Figure] | None = None,
+    ) -> None:
+        """Report a validation, with pictures of it."""
+        for name, figure in (pictures or {}).items():
+            self._draw(name, figure, steps)
         numbers = {
             f"validation/{name}": float(summary[name])
             for name in ("success", "collision", "timeout", "smoothness", "action_change", "time")
@@ -76,6 +104,17 @@ class TrainingLog:
             f"collision {100 * summary['collision']:.1f} %, time-out {100 * summary['timeout']:.1f} % "
             f"of {summary['episodes']} episodes"
         )
+
+    def _draw(self, name: str, figure: Figure, steps: int) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        pixels = np.asarray(canvas.buffer_rgba())[..., :3]
+        self._tensorboard.add_image(name, pixels, steps, dataformats="HWC")
+        folder = self._run / "pictures"
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{name}.png")
 
     def close(self) -> None:
         """Flush and let go."""

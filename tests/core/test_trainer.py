@@ -13,6 +13,7 @@ import pytest
 
 from scanpilot import checkpoint, configuration, resources, training
 from scanpilot.configuration import ConfigurationError
+from scanpilot.failures import Failure
 from scanpilot.manifest import NetworkConfig, PolicyManifest
 from scanpilot.observation import ObservationSpec
 from scanpilot.replay_buffer import ReplayBuffer
@@ -187,6 +188,8 @@ class Notes:
     def __init__(self) -> None:
         self.numbers: list[dict[str, float]] = []
         self.validations: list[dict[str, Any]] = []
+        self.pictures: list[list[str]] = []
+        self.failures: list[str] = []
 
     def due(self) -> bool:
         return True
@@ -196,15 +199,23 @@ class Notes:
     ) -> None:
         self.numbers.append(numbers)
 
-    def validation(self, seconds: float, steps: int, updates: int, summary: dict[str, Any]) -> None:
+    def validation(
+        self, seconds: float, steps: int, updates: int, summary: dict[str, Any], pictures: dict[str, Any]
+    ) -> None:
         self.validations.append(summary)
+        self.pictures.append(sorted(pictures))
+
+    def failure(self, seconds: float, steps: int, updates: int, failure: Failure) -> None:
+        self.failures.append(failure.name)
 
 
 def summary_of(success: float) -> dict[str, Any]:
     return {"success": success, "success_interval": [success - 0.15, success + 0.15]}
 
 
-def straw(run: Path, successes: Sequence[float] = (0.5,), **config: Any) -> tuple[Trainer, StrawFleet, Notes]:
+def straw(
+    run: Path, successes: Sequence[float] = (0.5,), until: float | None = None, **config: Any
+) -> tuple[Trainer, StrawFleet, Notes]:
     settings = TrainConfig(
         agent=AgentConfig(network=NETWORK, batch_size=4),
         replay_capacity=64,
@@ -223,7 +234,7 @@ def straw(run: Path, successes: Sequence[float] = (0.5,), **config: Any) -> tupl
         replay=ReplayBuffer(64, SPEC.scan_shape, 0),
         manifest=PolicyManifest("straw", ROBOT, SPEC, NETWORK, 0.2),
         config=settings,
-        budget=Budget(steps=40),
+        budget=Budget(steps=40, until_success=until),
         run=run,
         validate=lambda act: summary_of(next(results)),
         log=notes,  # type: ignore[arg-type]
@@ -253,6 +264,61 @@ def test_the_later_policy_is_published_unless_it_is_worse_beyond_the_interval(tm
     manifest = checkpoint.load_policy(tmp_path).manifest
     assert manifest.training["steps"] == 20
     assert manifest.evaluation["validation"]["success"] == 0.5
+
+
+def test_the_last_policy_is_kept_beside_the_best(tmp_path: Path) -> None:
+    trainer, _, _ = straw(tmp_path, successes=(0.9, 0.8, 0.1))
+    trainer.train()
+    steps = {
+        name: checkpoint.load_policy(tmp_path / name).manifest.training["steps"]
+        for name in ("policy", "last")
+    }
+    assert steps == {"policy": 20, "last": 40}
+
+
+def test_training_ends_early_at_the_success_asked_for_and_stays_ended(tmp_path: Path) -> None:
+    trainer, _, notes = straw(tmp_path, successes=(0.2, 0.6, 0.95, 0.9, 0.9), until=0.9)
+    assert trainer.train() == summary_of(0.95)
+    assert trainer.steps == 20
+    assert [v["success"] for v in notes.validations] == [0.2, 0.6, 0.95]
+    again, _, notes = straw(tmp_path, successes=(0.5,) * 5, until=0.9)
+    again.restore()
+    assert again.train() == summary_of(0.95)
+    assert (again.steps, notes.validations) == (20, [])
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.5, -1.0])
+def test_a_success_that_cannot_be_asked_for_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="until_success"):
+        Budget(steps=1, until_success=bad)
+
+
+def test_robots_that_stand_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, fleet, notes = straw(tmp_path, warmup_steps=0)
+    fleet.ends = {"truncated": [True, True], "timed_out": [True, True]}
+    still = np.zeros((2, 3), np.float32)
+    monkeypatch.setattr(trainer._agent, "explore", lambda triplets: still)
+    for _ in range(40):
+        trainer._collect()
+        trainer._report(0.5)
+    assert notes.failures == ["standing"]
+    assert notes.numbers[-1]["charts/forward"] == 0.0
+    assert notes.numbers[-1]["charts/action_change"] == 0.0
+
+
+def test_how_robots_move_is_told_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, _, notes = straw(tmp_path, warmup_steps=0)
+    # Forward 0.5, then 1; turns of 0.2 either way, then of 0.4: what moves sideways does not count.
+    rows = iter(([[0.5, 0, 0.2], [0.5, 0, -0.2]], [[1.0, 0, 0.4], [1.0, 0, -0.4]]))
+    monkeypatch.setattr(trainer._agent, "explore", lambda triplets: np.array(next(rows), np.float32))
+    trainer._collect()
+    trainer._collect()
+    trainer._report(0.5)
+    numbers = notes.numbers[-1]
+    assert numbers["charts/forward"] == pytest.approx(0.75)
+    assert numbers["charts/turn"] == pytest.approx(0.3)
+    # Nothing before the first; then 0.5 and 0.2.
+    assert numbers["charts/action_change"] == pytest.approx((0.0 + 0.35) / 2)
 
 
 def test_a_world_that_gives_way_is_no_time_out_in_the_live_numbers(tmp_path: Path) -> None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from scanpilot.evaluation.episodes import Episode
+from scanpilot.observation import ObservationSpec
 from scanpilot.sim.drawing import draw_world
 from scanpilot.sim.world import World
+from scanpilot.types import FloatArray
+
+if TYPE_CHECKING:
+    # Not at run time: it takes a second, which a table need not wait.
+    from matplotlib.figure import Figure
 
 _COLORS = {"success": "#2a7f3f", "collision": "#c02020", "timeout": "#d08a00"}
 
@@ -46,6 +53,11 @@ def print_summary(result: dict[str, Any], console: Console | None = None) -> Non
 
 def draw_trajectories(episodes: Sequence[Episode], path: Path, title: str, worlds: int = 6) -> None:
     """Draw the episodes of the first few worlds into a PNG: green arrived, red collided, orange timed out."""
+    trajectories_figure(episodes, title, worlds).savefig(path, dpi=100)
+
+
+def trajectories_figure(episodes: Sequence[Episode], title: str, worlds: int = 6) -> Figure:
+    """`draw_trajectories` without the file."""
     from matplotlib.figure import Figure
 
     grouped: dict[int, list[Episode]] = {}
@@ -66,7 +78,31 @@ def draw_trajectories(episodes: Sequence[Episode], path: Path, title: str, world
             axes.plot(episode.poses[:, 0], episode.poses[:, 1], color=color, linewidth=1.5)
             axes.plot(*episode.poses[0, :2], marker="o", markersize=4, color=color)
             axes.plot(*episode.goal[:2], marker="*", markersize=9, color=color)
-    figure.savefig(path, dpi=100)
+    return figure
+
+
+def reconstructions_figure(scans: FloatArray, reconstructions: FloatArray, spec: ObservationSpec) -> Figure:
+    """What the autoencoder makes of some scans, both ``(N, n)`` metres, seen from above in base_link."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * len(scans), 4), layout="constrained")
+    x, y = np.cos(spec.angles), np.sin(spec.angles)
+    for number, (scan, reconstruction) in enumerate(zip(scans, reconstructions, strict=True)):
+        axes = figure.add_subplot(1, len(scans), number + 1)
+        seen = scan < spec.range_max
+        axes.plot(scan[seen] * x[seen], scan[seen] * y[seen], "k.", markersize=4, label="scan")
+        axes.plot(
+            reconstruction * x, reconstruction * y, color="#c02020", linewidth=1, label="reconstruction"
+        )
+        reach = 1.2 * float(scan[seen].max()) if seen.any() else spec.range_max
+        axes.set_xlim(-reach, reach)
+        axes.set_ylim(-reach, reach)
+        axes.set_aspect("equal")
+        error = float(np.abs(scan - reconstruction)[seen].mean()) if seen.any() else 0.0
+        axes.set_title(f"mean error {error:.2f} m", fontsize=9)
+        if not number:
+            axes.legend(fontsize=8)
+    return figure
 
 
 def _percent(fraction: float) -> str:
