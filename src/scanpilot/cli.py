@@ -74,6 +74,12 @@ def _add_train(commands: Any) -> None:
     budget.add_argument(
         "--steps", type=int, help="train for so many robot steps; reproducible to the last digit"
     )
+    train.add_argument(
+        "--until-success",
+        type=_positive,
+        metavar="FRACTION",
+        help="stop early, at a validation with this success (as 0.95)",
+    )
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--out", type=Path, required=True, help="directory of the run")
     train.add_argument("--resume", action="store_true", help="go on with the run in --out")
@@ -92,6 +98,7 @@ def _train(args: argparse.Namespace) -> int:
         seed=args.seed,
         out=args.out,
         resume=args.resume,
+        until_success=args.until_success,
     )
     return 0
 
