@@ -165,8 +165,7 @@ class ScanResampler:
         # Seen from base_link, an offset lidar's beams may stand twice as far apart on what is near.
         spacing = abs(angle_increment) * (1.0 if self._centred else 2.0)
         # The small number keeps the rounding of a float32 header from counting as sparse.
-        reach = max(0, math.ceil(0.5 * spacing / spec.sector - 0.5 - 1e-6)) if beams > 1 else 0
-        self._offsets = np.arange(-reach, reach + 1)
+        self._reach = max(0, math.ceil(0.5 * spacing / spec.sector - 0.5 - 1e-6)) if beams > 1 else 0
         if self._centred:
             sectors = self._sectors(directions)
             order = np.argsort(sectors, axis=None, kind="stable")
@@ -205,18 +204,26 @@ class ScanResampler:
         clipped: FloatArray = np.clip(nearest, self.spec.range_min, self.spec.range_max).astype(np.float32)
         return clipped.reshape((*ranges.shape[:-1], self.spec.beams))
 
-    def _sectors(self, directions: DoubleArray) -> NDArray[np.intp]:
-        """Sectors ``(offsets, ...)`` that beams in these directions speak for; n where there is none."""
+    def sectors(self, directions: Any, xp: ModuleType) -> Any:
+        """Sectors ``(offsets, ...)`` that beams in these directions speak for; n where there is none.
+
+        Args:
+            directions: in ``base_link``, radians.
+            xp: ``numpy`` or ``torch``, whichever they are of; the sectors are numbers of the same type.
+        """
         spec = self.spec
         # In sectors from the field of view's lower edge on; a border's own slack goes before the
         # turn is wrapped, or a direction just below the lower edge would be a full turn away.
-        turn = np.mod(directions - spec.angle_min + _BORDER * spec.sector, 2.0 * math.pi)
-        own = np.floor(turn / spec.sector).astype(np.intp)
-        shape = (-1,) + (1,) * directions.ndim
-        sectors: NDArray[np.intp] = own[None] + self._offsets.reshape(shape)
+        turn = xp.remainder(directions - spec.angle_min + _BORDER * spec.sector, 2.0 * math.pi)
+        own = xp.floor(turn / spec.sector)
+        sectors = xp.stack([own + offset for offset in range(-self._reach, self._reach + 1)])
         if spec.angle_max - spec.angle_min >= _FULL_TURN:
-            return np.mod(sectors, spec.beams)
-        return np.where((sectors >= 0) & (sectors < spec.beams), sectors, spec.beams)
+            return xp.remainder(sectors, spec.beams)
+        return xp.where((sectors >= 0) & (sectors < spec.beams), sectors, spec.beams)
+
+    def _sectors(self, directions: DoubleArray) -> NDArray[np.intp]:
+        sectors: NDArray[np.intp] = self.sectors(directions, np).astype(np.intp)
+        return sectors
 
     def _nearest_centred(self, rows: DoubleArray) -> DoubleArray:
         nearest = np.full((rows.shape[0], self.spec.beams), math.inf)
