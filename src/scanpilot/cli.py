@@ -21,7 +21,10 @@ from scanpilot.types import InvalidInput
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code: 0 done, 1 failed, 2 wrong usage."""
-    args = _parser().parse_args(arguments)
+    parser = _parser()
+    args, args.passed_on = parser.parse_known_args(arguments)
+    if args.passed_on and args.run not in (_sim, _doctor):
+        parser.error(f"unrecognized arguments: {' '.join(args.passed_on)}")
     # Before torch is imported: its threads spin while they wait for each other, by default so long that
     # two of them on cores with other work come to a crawl.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -61,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sim(commands)
     _add_world(commands)
     _add_bench(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -210,7 +214,6 @@ def _add_sim(commands: Any) -> None:
     sim = commands.add_parser(
         "sim", help="what simulation.launch.py does, for machines without the ros2 command", add_help=False
     )
-    sim.add_argument("arguments", nargs=argparse.REMAINDER)
     sim.set_defaults(run=_sim)
 
 
@@ -218,7 +221,7 @@ def _sim(args: argparse.Namespace) -> int:
     # A program of its own, since only scanpilot_ros may know ROS: the core never imports it.
     import subprocess
 
-    return subprocess.call([sys.executable, "-m", "scanpilot_ros.simulation", *args.arguments])
+    return subprocess.call([sys.executable, "-m", "scanpilot_ros.simulation", *args.passed_on])
 
 
 def _add_world(commands: Any) -> None:
@@ -294,6 +297,28 @@ def _bench(args: argparse.Namespace) -> int:
     if args.json:
         _write_json(args.json, results)
     return 0
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="look at this machine and at the running robot, and say what to mend; moves nothing",
+        add_help=False,
+    )
+    doctor.set_defaults(run=_doctor)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    import importlib.util
+    import subprocess
+
+    if importlib.util.find_spec("rclpy") is not None:
+        return subprocess.call([sys.executable, "-m", "scanpilot_ros.doctor", *args.passed_on])
+    from scanpilot import doctor
+
+    findings = list(doctor.examine_environment(os.environ))
+    doctor.show(findings)
+    return doctor.exit_code(findings)
 
 
 def _numbered(path: Path, number: int) -> Path:

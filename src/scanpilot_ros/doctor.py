@@ -25,7 +25,7 @@ from rcl_interfaces.msg import ParameterType, ParameterValue
 from rcl_interfaces.srv import GetParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSCompatibility, qos_check_compatible
+from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import LaserScan
 
@@ -52,6 +52,8 @@ from scanpilot_ros.simulation import as_option
 _LASER, _ODOMETRY = "sensor_msgs/msg/LaserScan", "nav_msgs/msg/Odometry"
 _GOAL = "geometry_msgs/msg/PoseStamped"
 _TWISTS = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
+# Nanoseconds, some ten years.
+_FOREVER = 3 * 10**17
 _OWN_NAME = "scanpilot_doctor"
 # Discovery takes about a second; what was not found by then is looked for to the end all the same.
 _DISCOVERY_SECONDS = 1.5
@@ -100,7 +102,7 @@ class Doctor(Node):
         """Listen, and write down what was seen."""
         self._spin(_DISCOVERY_SECONDS)
         node = self._policy_node()
-        parameters = {} if node is None else self._parameters(node)
+        parameters = {} if node is None else self._read_parameters(node)
         sim_time = bool(parameters.get("use_sim_time", self._question.use_sim_time))
         names = self._names(node)
         scan, odometry = TopicFacts(names["scan"], _LASER), TopicFacts(names["odom"], _ODOMETRY)
@@ -292,7 +294,7 @@ class Doctor(Node):
             # The node says so itself, in its status.
             return None
 
-    def _parameters(self, node: str) -> dict[str, object]:
+    def _read_parameters(self, node: str) -> dict[str, object]:
         """The policy node's parameters; empty where it does not answer."""
         names = ["use_sim_time", *(f.metadata["name"] or f.name for f in fields(PolicyNodeParameters))]
         client = self.create_client(GetParameters, f"{node}/get_parameters")
@@ -312,9 +314,18 @@ _NO_RANGES = convert.scan_from(LaserScan(ranges=[0.0], range_max=1.0)).ranges
 
 def _endpoint(info: Any, offered: Any, requested: Any) -> Endpoint:
     """One end of a topic; whether what is offered there serves what is requested."""
-    verdict, reason = qos_check_compatible(offered, requested)
-    mismatch = reason.rstrip("; ") if verdict == QoSCompatibility.ERROR else ""
+    verdict, reason = qos_check_compatible(_stated(offered), _stated(requested))
+    mismatch = reason.strip("; ") if verdict == QoSCompatibility.ERROR else ""
     return Endpoint(_full_name(info.node_name, info.node_namespace), info.topic_type, mismatch)
+
+
+def _stated(profile: QoSProfile) -> QoSProfile:
+    """What of a profile can fail to match; the graph says a very long time for "none" where we say 0."""
+    stated = QoSProfile(depth=1, reliability=profile.reliability, durability=profile.durability)
+    for name in ("deadline", "liveliness_lease_duration"):
+        if 0 < getattr(profile, name).nanoseconds < _FOREVER:
+            setattr(stated, name, getattr(profile, name))
+    return stated
 
 
 def _full_name(name: str, namespace: str) -> str:

@@ -122,3 +122,20 @@ def test_importing_scanpilot_pulls_in_no_heavy_or_foreign_package() -> None:
     )
     loaded = set(done.stdout.split())
     assert not loaded & {"rclpy", "stable_baselines3", "matplotlib", "torch"}
+
+
+@pytest.mark.parametrize("command", ["sim", "doctor"])
+def test_what_others_do_is_passed_on_to_them_options_first(command: str) -> None:
+    pytest.importorskip("rclpy", reason="no ROS 2: neither sourced nor installed as wheels")
+    done = _scanpilot(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"usage: scanpilot {command}" in done.stdout
+    wrong = _scanpilot(command, "--no-such-option", "3")
+    assert wrong.returncode == 2
+    assert "unrecognized arguments: --no-such-option 3" in wrong.stderr
+
+
+def test_unknown_options_are_refused() -> None:
+    done = _scanpilot("eval", "generic_diff", "--no-such-option", "3")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --no-such-option 3" in done.stderr
