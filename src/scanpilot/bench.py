@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +24,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.system(),
     }
-
-
-def bench_simulator(
-    robots: Sequence[int], beams: Sequence[int], threads: int, seconds: float
-) -> list[dict[str, Any]]:
-    """Whole steps (motion, contacts, scans, robots seeing each other) in cluttered worlds of eight robots."""
-    from scanpilot.sim import sources, throughput
-
-    make = sources.worlds("clutter", "test", 0)
-    rows = []
-    for count in robots:
-        per_world = min(count, 8)
-        worlds = [make(i) for i in range(-(-count // per_world))]
-        for number in beams:
-            robot = throughput.benchmark_robot(number)
-            row = throughput.measure(worlds, per_world, robot, threads=threads, seconds=seconds)
-            rows.append(dataclasses.asdict(row))
-    return rows
 
 
 def bench_learner(seconds: float, threads: int) -> dict[str, Any]:

@@ -273,12 +273,33 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument(
         "what", nargs="?", choices=("sim", "learner", "inference"), help="only this (default: all)"
     )
-    bench.add_argument("--robots", type=int, nargs="+", default=[8, 128, 1024])
-    bench.add_argument("--beams", type=int, nargs="+", default=[180, 360])
-    bench.add_argument("--threads", type=int, default=1)
+    bench.add_argument("--threads", type=int, nargs="+", default=[1], help="the learner takes the first")
     bench.add_argument("--policy", help="for inference: a released policy, a policy directory or a run")
-    bench.add_argument("--seconds", type=_positive, default=3.0, help="for each measurement")
+    bench.add_argument("--seconds", type=_positive, default=1.0, help="for each measurement")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    sim = bench.add_argument_group(
+        "sim", "every combination of these, IR-SIM and navground on the same scenes where they are installed"
+    )
+    sim.add_argument("--robots", type=int, nargs="+", help="in all worlds together (default: 1 8 44 512)")
+    sim.add_argument("--beams", type=int, nargs="+", help="of a robot's lidar (default: 180 512)")
+    sim.add_argument(
+        "--worlds",
+        type=int,
+        nargs="+",
+        help="side by side (default: one up to 44 robots, else one for eight)",
+    )
+    sim.add_argument(
+        "--world", nargs="+", metavar="WORLD", help="generators, names or files of worlds (default: clutter)"
+    )
+    sim.add_argument(
+        "--full", action="store_true", help="default to robots 1 8 44 512 4096, beams 180 360 512 1080"
+    )
+    sim.add_argument(
+        "--acceptance",
+        action="store_true",
+        help="instead, the figures the simulator was promised to reach, in --world (one; default: demo)",
+    )
+    sim.add_argument("--plot", type=Path, metavar="PNG", help="draw the rows")
     bench.set_defaults(run=_bench)
 
 
@@ -287,16 +308,39 @@ def _bench(args: argparse.Namespace) -> int:
 
     results: dict[str, Any] = {"machine": bench.machine()}
     if args.what in (None, "sim"):
-        results["rows"] = bench.bench_simulator(args.robots, args.beams, args.threads, args.seconds)
+        results.update(_bench_sim(args))
     if args.what in (None, "learner"):
-        results.update(bench.bench_learner(args.seconds, args.threads))
+        results.update(bench.bench_learner(args.seconds, args.threads[0]))
     if args.what in (None, "inference"):
         policy = resources.find("policy", args.policy) if args.policy else None
         results.update(bench.bench_inference(policy, args.seconds))
-    print(json.dumps(results, indent=2))
+    tabled = ("rows", "figures")
+    print(json.dumps({key: value for key, value in results.items() if key not in tabled}, indent=2))
     if args.json:
         _write_json(args.json, results)
     return 0
+
+
+def _bench_sim(args: argparse.Namespace) -> dict[str, Any]:
+    from dataclasses import replace
+
+    from scanpilot.sim import benchmark
+
+    if args.acceptance:
+        figures, rows = benchmark.acceptance(args.world[0] if args.world else "demo", args.seconds)
+    else:
+        given = {name: getattr(args, name) for name in ("robots", "beams", "threads", "worlds", "world")}
+        sizes = replace(
+            benchmark.FULL if args.full else benchmark.Sizes(), **{k: v for k, v in given.items() if v}
+        )
+        figures, rows = [], list(benchmark.run(sizes, args.seconds))
+    benchmark.print_rows(rows)
+    if figures:
+        benchmark.print_figures(figures)
+    if args.plot:
+        benchmark.plot(rows, args.plot)
+        print(f"plot: {args.plot}")
+    return benchmark.as_json(rows, figures)
 
 
 def _add_doctor(commands: Any) -> None:
