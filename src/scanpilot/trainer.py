@@ -13,6 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,6 +168,7 @@ class Trainer:
         self._losses: dict[str, Any] = {}
         self._motion = _Motion(command.active_components(fleet.robot))
         self._watch = failures.Watch()
+        self._stepper = ThreadPoolExecutor(1, "fleet")
 
     def train(self) -> dict[str, Any]:
         """Train until the budget is used up; returns the validation of the published policy.
@@ -186,8 +188,7 @@ class Trainer:
                 self.save()
                 saved = time.monotonic()
             self._agent.set_progress(fraction)
-            self._collect()
-            self._learn()
+            self._collect(meanwhile=self._learn)
             self._report(fraction)
         self.save()
         if self.published is None:
@@ -203,14 +204,21 @@ class Trainer:
         late = (fraction - self._config.validate_from) / (1.0 - self._config.validate_from)
         return 1 + math.floor(late * (self._config.validations - 1)) if late >= 0.0 else 0
 
-    def _collect(self) -> None:
+    def _collect(self, meanwhile: Callable[[], None]) -> None:
+        """One step of the fleet, in a thread of its own while this one does something else.
+
+        What is learned meanwhile is learned from what was there before, whichever thread is faster: a run
+        does not depend on timing.
+        """
         triplets = self._fleet.observe()
         if self.steps < self._config.warmup_steps:
             spread = self._rng.random((self._fleet.num_robots, 3), dtype=np.float32)
             actions = command.ACTION_LOW + spread * (command.ACTION_HIGH - command.ACTION_LOW)
         else:
             actions = self._agent.explore(triplets)
-        result = self._fleet.step(actions)
+        stepping = self._stepper.submit(self._fleet.step, actions)
+        meanwhile()
+        result = stepping.result()
         self._replay.add(triplets, result)
         if self.steps >= self._config.warmup_steps:
             self._motion.note(result)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
     collect = training.Trainer._collect
 
-    def collect_until_killed(self: training.Trainer) -> None:
+    def collect_until_killed(self: training.Trainer, meanwhile: Callable[[], None]) -> None:
         if self.steps == 606:
             self.save()
             raise Killed
-        collect(self)
+        collect(self, meanwhile)
 
     monkeypatch.setattr(training.Trainer, "_collect", collect_until_killed)
     with pytest.raises(Killed):
@@ -299,7 +299,7 @@ def test_robots_that_stand_are_named_once(tmp_path: Path, monkeypatch: pytest.Mo
     still = np.zeros((2, 3), np.float32)
     monkeypatch.setattr(trainer._agent, "explore", lambda triplets: still)
     for _ in range(40):
-        trainer._collect()
+        trainer._collect(meanwhile=trainer._learn)
         trainer._report(0.5)
     assert notes.failures == ["standing"]
     assert notes.numbers[-1]["charts/forward"] == 0.0
@@ -311,8 +311,8 @@ def test_how_robots_move_is_told_by_hand(tmp_path: Path, monkeypatch: pytest.Mon
     # Forward 0.5, then 1; turns of 0.2 either way, then of 0.4: what moves sideways does not count.
     rows = iter(([[0.5, 0, 0.2], [0.5, 0, -0.2]], [[1.0, 0, 0.4], [1.0, 0, -0.4]]))
     monkeypatch.setattr(trainer._agent, "explore", lambda triplets: np.array(next(rows), np.float32))
-    trainer._collect()
-    trainer._collect()
+    trainer._collect(meanwhile=trainer._learn)
+    trainer._collect(meanwhile=trainer._learn)
     trainer._report(0.5)
     numbers = notes.numbers[-1]
     assert numbers["charts/forward"] == pytest.approx(0.75)
@@ -329,7 +329,7 @@ def test_a_world_that_gives_way_is_no_time_out_in_the_live_numbers(tmp_path: Pat
     assert notes.numbers[-1]["charts/success"] == 1.0
     assert notes.numbers[-1]["charts/timeout"] == 0.0
     fleet.ends = {"truncated": [True, True], "timed_out": [True, True]}
-    trainer._collect()
+    trainer._collect(meanwhile=trainer._learn)
     trainer._report(1.0)
     assert notes.numbers[-1]["charts/timeout"] > 0.0
 

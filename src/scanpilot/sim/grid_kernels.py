@@ -12,11 +12,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from scanpilot.compiling import compiled
 from scanpilot.sim.kernels import (
     OBSTACLE,
     Body,
     Geometry,
-    compiled,
     hash_counters,
     static_clearance,
     to_unit,

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from scanpilot.compiling import compiled
 from scanpilot.types import BoolArray, DoubleArray, FloatArray
 
 OBSTACLE = 1
@@ -46,15 +46,6 @@ _STAND_OFF = 1e-3
 _F = TypeVar("_F", bound=Callable[..., Any])
 IntArray = NDArray[np.int64]
 ByteArray = NDArray[np.uint8]
-
-
-def compiled(function: _F, **options: Any) -> _F:
-    options = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}, **options}
-    try:
-        return cast(_F, numba.njit(cache=True, **options)(function))
-    except RuntimeError:
-        # Neither this folder nor the user's cache can be written: compile anew in every process.
-        return cast(_F, numba.njit(**options)(function))
 
 
 def _inlined(function: _F) -> _F:
