@@ -36,8 +36,6 @@ except ImportError:
     # The ROS wheels lack it. Robots drive without TF; RViz shows them one at a time.
     TFMessage = None
 
-WORLD_FRAME = "world"
-
 
 @dataclass(frozen=True)
 class SimulatorParameters:
@@ -56,6 +54,8 @@ class SimulatorParameters:
     command_timeout: float = parameter(
         0.5, "simulated seconds after its last command for which a robot goes on", 0.0, 1000.0
     )
+    best_effort: bool = parameter(False, "publish what robots sense as BEST_EFFORT, as most drivers do")
+    world_frame: str = parameter("world", "the frame that stands still, such as map")
     use_stamped_velocity: bool = parameter(False, "listen for TwistStamped on cmd_vel instead of Twist")
     seed: int = parameter(0, "of sampled starts and noise", 0, 2**31 - 1)
 
@@ -63,15 +63,16 @@ class SimulatorParameters:
 class _Port:
     """One robot's topics."""
 
-    def __init__(self, node: SimulatorNode, index: int, prefix: str, stamped: bool) -> None:
+    def __init__(self, node: SimulatorNode, index: int, prefix: str, parameters: SimulatorParameters) -> None:
+        sensed = qos.SENSOR if parameters.best_effort else qos.SENSOR_SOURCE
         self.frames = {n: f"{prefix}{n}" for n in ("odom", "base_link", "laser")}
-        self.odometry = node.create_publisher(Odometry, f"{prefix}odom", qos.SENSOR_SOURCE)
-        self.truth = node.create_publisher(Odometry, f"{prefix}ground_truth", qos.SENSOR_SOURCE)
-        self.scan = node.create_publisher(LaserScan, f"{prefix}base_scan", qos.SENSOR_SOURCE)
-        self.contact = node.create_publisher(Bool, f"{prefix}contact", qos.SENSOR_SOURCE)
-        self.clearance = node.create_publisher(Float32, f"{prefix}clearance", qos.SENSOR_SOURCE)
+        self.odometry = node.create_publisher(Odometry, f"{prefix}odom", sensed)
+        self.truth = node.create_publisher(Odometry, f"{prefix}ground_truth", sensed)
+        self.scan = node.create_publisher(LaserScan, f"{prefix}base_scan", sensed)
+        self.contact = node.create_publisher(Bool, f"{prefix}contact", sensed)
+        self.clearance = node.create_publisher(Float32, f"{prefix}clearance", sensed)
         self.commands = node.create_subscription(
-            TwistStamped if stamped else Twist,
+            TwistStamped if parameters.use_stamped_velocity else Twist,
             f"{prefix}cmd_vel",
             lambda message: node.take_command(index, message),
             qos.RELIABLE,
@@ -93,6 +94,7 @@ class SimulatorNode(Node):
         self._commands: DoubleArray = np.zeros((len(starts), 3))
         self._commanded: DoubleArray = np.full(len(starts), -math.inf)
         self._timeout = parameters.command_timeout
+        self._world_frame = parameters.world_frame
         self._dt = 1.0 / parameters.odom_rate
         self._scan_every = max(
             1, round(parameters.odom_rate / (parameters.scan_rate or self.robot.lidar.rate))
@@ -103,9 +105,7 @@ class SimulatorNode(Node):
         self._simulator.scan()
         self._simulator.clearance()
 
-        self._ports = [
-            _Port(self, i, prefix, parameters.use_stamped_velocity) for i, prefix in enumerate(scene.prefixes)
-        ]
+        self._ports = [_Port(self, i, prefix, parameters) for i, prefix in enumerate(scene.prefixes)]
         self._clock_publisher = self.create_publisher(ClockMessage, "/clock", qos.RELIABLE)
         self.create_service(Empty, "/reset_positions", self._on_reset)
         self._tf: Any = None
@@ -157,7 +157,9 @@ class SimulatorNode(Node):
                 convert.odometry_message(simulator.odometry[i], simulator.twists[i], odom, base, stamp)
             )
             port.truth.publish(
-                convert.odometry_message(simulator.poses[i], simulator.twists[i], WORLD_FRAME, base, stamp)
+                convert.odometry_message(
+                    simulator.poses[i], simulator.twists[i], self._world_frame, base, stamp
+                )
             )
             port.contact.publish(Bool(data=bool(contacts[i])))
             port.clearance.publish(Float32(data=float(clearances[i])))
@@ -185,7 +187,7 @@ class SimulatorNode(Node):
         stamp = convert.stamp_of(0.0)
         transforms = []
         for port, start in zip(self._ports, self._starts, strict=True):
-            transforms.append(_transform(WORLD_FRAME, port.frames["odom"], start, stamp))
+            transforms.append(_transform(self._world_frame, port.frames["odom"], start, stamp))
             mount = np.array(self.robot.lidar.mount)
             transforms.append(_transform(port.frames["base_link"], port.frames["laser"], mount, stamp))
         self._tf_static.publish(TFMessage(transforms=transforms))
