@@ -87,24 +87,38 @@ def tightened(limits: Limits, **tighter: float | None) -> Limits:
 
 
 class RateLimiter:
-    """Bounds a command to the robot's limits of speed and acceleration.
+    """Bounds a command to the robot's limits of speed, acceleration and jerk.
+
+    It shapes commands to drive. A stop, and whatever a guard takes away, is never bounded: such a
+    command is not asked for here but told by `reset`.
 
     Args:
         limits: of speed and acceleration.
         turning_radius: of a car, metres: while it gathers speed it cannot turn as fast as it may later.
+        jerk: fastest changes of the accelerations in x, y and yaw, m/s^3 and rad/s^3.
+        reverse: fastest speed backwards, m/s; policies have none.
     """
 
-    def __init__(self, limits: Limits, turning_radius: float = 0.0) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        turning_radius: float = 0.0,
+        jerk: tuple[float, float, float] = (math.inf, math.inf, math.inf),
+        reverse: float = 0.0,
+    ) -> None:
         self._limits = limits
         self._turning_radius = turning_radius
-        self._last = ZERO_TWIST
+        self._jerk = jerk
+        self._reverse = reverse
+        self.reset()
 
     def reset(self, twist: Twist2D = ZERO_TWIST) -> None:
         """Go on from this command, m/s and rad/s, cut to the limits; after a stop that is zero."""
-        self._last = _within(twist, self._limits)
+        self._last = _within(twist, self._limits, self._reverse)
+        self._rates = (0.0, 0.0, 0.0)
 
-    def __call__(self, target: Twist2D, period: float) -> Twist2D:
-        """The command nearest to ``target`` that ``period`` seconds after the last one allows.
+    def preview(self, target: Twist2D, period: float) -> Twist2D:
+        """What calling this would give, without going on from it.
 
         Raises:
             InvalidInput: the target is not finite, or the period not positive.
@@ -113,24 +127,50 @@ class RateLimiter:
             raise InvalidInput(
                 f"command {tuple(target)} over {period} s: expected finite numbers, period > 0"
             )
-        limits, wanted = self._limits, _within(target, self._limits)
-        vx = _towards(self._last.vx, wanted.vx, limits.ax * period)
-        vy = _towards(self._last.vy, wanted.vy, limits.ay * period)
-        wz = _towards(self._last.wz, wanted.wz, limits.awz * period)
+        limits, wanted = self._limits, _within(target, self._limits, self._reverse)
+        accelerations = (limits.ax, limits.ay, limits.awz)
+        bounds = zip(self._last, self._rates, wanted, accelerations, self._jerk, strict=True)
+        smooth = Twist2D(*(_approach(*bound, period) for bound in bounds))
+        vx, vy, wz = _within(smooth, limits, self._reverse)
         if self._turning_radius > 0.0:
-            bound = vx / self._turning_radius
+            bound = abs(vx) / self._turning_radius
             wz = min(max(wz, -bound), bound)
-        self._last = Twist2D(vx, vy, wz)
-        return self._last
+        return Twist2D(vx, vy, wz)
+
+    def __call__(self, target: Twist2D, period: float) -> Twist2D:
+        """The command nearest to ``target`` that ``period`` seconds after the last one allows.
+
+        Raises:
+            InvalidInput: the target is not finite, or the period not positive.
+        """
+        sent = self.preview(target, period)
+        x, y, w = ((new - old) / period for new, old in zip(sent, self._last, strict=True))
+        self._last, self._rates = sent, (x, y, w)
+        return sent
 
 
-def _within(twist: Twist2D, limits: Limits) -> Twist2D:
-    """Cut to the limits of speed; never backwards."""
+def _within(twist: Twist2D, limits: Limits, reverse: float) -> Twist2D:
+    """Cut to the limits of speed."""
     return Twist2D(
-        min(max(twist.vx, 0.0), limits.vx),
+        min(max(twist.vx, -reverse), limits.vx),
         min(max(twist.vy, -limits.vy), limits.vy),
         min(max(twist.wz, -limits.wz), limits.wz),
     )
+
+
+def _approach(
+    last: float, rate: float, target: float, acceleration: float, jerk: float, period: float
+) -> float:
+    """One component, a period later: towards the target, with bounded acceleration and jerk.
+
+    With a rate ``a`` that then falls by ``jerk`` a second, ``a (a + jerk period) / (2 jerk)`` are still
+    gained: the largest rate for which that is not more than the gap arrives without overshooting.
+    """
+    if math.isinf(jerk):
+        return _towards(last, target, acceleration * period)
+    gap, half = target - last, 0.5 * jerk * period
+    best = min(acceleration, abs(gap) / period, math.sqrt(half * half + 2.0 * jerk * abs(gap)) - half)
+    return last + period * _towards(rate, math.copysign(best, gap), jerk * period)
 
 
 def _towards(last: float, target: float, step: float) -> float:

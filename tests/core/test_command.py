@@ -194,3 +194,42 @@ def test_turn_per_forward_by_hand() -> None:
     car = robot("car")
     assert turn_per_forward(car) == pytest.approx(car.limits.vx / 0.8 / car.limits.wz)
     assert turn_per_forward(robot("differential")) == math.inf
+
+
+def test_jerk_is_bounded_by_hand() -> None:
+    # 1 m/s^3 for 0.2 s: the acceleration grows by 0.2 m/s^2 a period, the speed by 0.04, 0.08, 0.12 m/s.
+    # From 0.24 m/s the rate is sqrt(0.01 + 2 * 0.26) - 0.1 = 0.628, and falls by 0.2 from there on.
+    limiter = RateLimiter(Limits(vx=0.5, wz=1.0, ax=1.0, awz=2.0), jerk=(1.0, 1.0, math.inf))
+    speeds = [limiter(Twist2D(0.5, 0.0, 0.0), 0.2).vx for _ in range(8)]
+    assert speeds[:5] == pytest.approx([0.04, 0.12, 0.24, 0.3656, 0.4512], abs=1e-3)
+    assert speeds[-1] == pytest.approx(0.5)
+    assert limiter(Twist2D(0.5, 0.0, 1.0), 0.2).wz == pytest.approx(0.4)
+
+
+@given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=30))
+def test_neither_speed_nor_acceleration_nor_jerk_leave_their_bounds(targets: list[float]) -> None:
+    limiter = RateLimiter(Limits(vx=0.5, wz=1.0, ax=1.0, awz=2.0), jerk=(math.inf, math.inf, 4.0))
+    last = rate = 0.0
+    for target in targets:
+        speed = limiter(Twist2D(0.0, 0.0, target), 0.1).wz
+        assert abs(speed) <= 1.0
+        assert abs(speed - last) / 0.1 <= 2.0 + 1e-9
+        # Only where the limit of speed cuts it short may the acceleration fall faster.
+        assert abs((speed - last) / 0.1 - rate) <= 0.4 + 1e-9 or abs(speed) == 1.0
+        last, rate = speed, (speed - last) / 0.1
+
+
+def test_a_preview_changes_nothing_and_a_reset_ends_every_ramp() -> None:
+    limiter = RateLimiter(Limits(vx=1.0, wz=1.0, ax=1.0), jerk=(2.0, 2.0, 2.0))
+    target = Twist2D(1.0, 0.0, 0.0)
+    for _ in range(3):
+        limiter(target, 0.2)
+    assert limiter.preview(target, 0.2) == limiter.preview(target, 0.2) == limiter(target, 0.2)
+    limiter.reset()
+    assert limiter(target, 0.2).vx == pytest.approx(2.0 * 0.2 * 0.2)
+
+
+def test_only_who_may_reverse_does() -> None:
+    back = Twist2D(-0.5, 0.0, 0.0)
+    assert RateLimiter(Limits(vx=1.0, wz=1.0))(back, 0.2).vx == 0.0
+    assert RateLimiter(Limits(vx=1.0, wz=1.0), reverse=0.1)(back, 0.2).vx == -0.1
