@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,38 @@ def machine() -> dict[str, Any]:
 
 
 def bench_learner(seconds: float, threads: int) -> dict[str, Any]:
-    """Updates per second at the shipped training configuration, on made-up transitions."""
+    """Updates per second on made-up transitions, sampling included, measured in turn.
+
+    Of the shipped configuration, of ours at the reference's sizes, and of the reference's transcription.
+    """
     import torch
 
+    from scanpilot.reference import ReferenceLearner, Replay
+
+    torch.set_num_threads(threads)
+    learner, replay = ReferenceLearner(), Replay(np.random.default_rng(0))
+    ours, same_sizes, reference = _rates(
+        [_our_update("train"), _our_update("reference"), lambda: learner.update(replay)], seconds
+    )
+    return {
+        "updates_per_s": ours,
+        "reference_updates_per_s": reference,
+        "ratio": ours / reference,
+        "at_reference_sizes_updates_per_s": same_sizes,
+        "at_reference_sizes_ratio": same_sizes / reference,
+        "threads": threads,
+    }
+
+
+def _our_update(config_name: str) -> Callable[[], Any]:
+    """One update of our agent at a shipped configuration."""
     from scanpilot import command, configuration
     from scanpilot.observation import observation_for
     from scanpilot.replay_buffer import ReplayBuffer
     from scanpilot.sac_ae_caps import SacAeCaps
     from scanpilot.trainer import TrainConfig
 
-    torch.set_num_threads(threads)
-    config = configuration.load(TrainConfig, resources.root() / "config" / "train.yaml")
+    config = configuration.load(TrainConfig, resources.root() / "config" / f"{config_name}.yaml")
     robot = load_robot(resources.find("robot", "generic_diff"))
     observation = observation_for(robot, config.observation.beams, config.observation.frames)
     agent = SacAeCaps(observation, command.active_components(robot), config.agent, 0)
@@ -46,15 +67,7 @@ def bench_learner(seconds: float, threads: int) -> dict[str, Any]:
     while len(replay) < replay.capacity:
         before, result = _made_up(rng, 256, observation.scan_shape)
         replay.add(before, result)
-
-    def update() -> None:
-        agent.update(replay.sample(config.agent.batch_size))
-
-    return {
-        "updates_per_s": _rate(update, seconds),
-        "batch_size": config.agent.batch_size,
-        "threads": threads,
-    }
+    return lambda: agent.update(replay.sample(config.agent.batch_size))
 
 
 def bench_inference(policy: Path | None, seconds: float) -> dict[str, Any]:
@@ -125,18 +138,24 @@ def _made_up(rng: np.random.Generator, count: int, scan_shape: tuple[int, int]) 
     return triplet(), result
 
 
-def _rate(work: Callable[[], Any], seconds: float) -> float:
-    """Calls per second after a warm-up: the median of five parts, so that a hiccup decides nothing."""
-    for _ in range(3):
-        work()
-    rates = []
-    for _ in range(5):
-        begun, calls = time.perf_counter(), 0
-        while time.perf_counter() - begun < seconds / 5:
+def _rates(works: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
+    """Calls per second of each, after a warm-up.
+
+    The median of five parts that take turns, so that neither a hiccup nor a busy minute decides.
+    """
+    rates: list[list[float]] = [[] for _ in works]
+    for work in works:
+        for _ in range(2):
             work()
-            calls += 1
-        rates.append(calls / (time.perf_counter() - begun))
-    return float(np.median(rates))
+    for _ in range(5):
+        for work, own in zip(works, rates, strict=True):
+            begun, calls = time.perf_counter(), 0
+            # An even number: every second update also moves the actor.
+            while calls % 2 or time.perf_counter() - begun < seconds / 5:
+                work()
+                calls += 1
+            own.append(calls / (time.perf_counter() - begun))
+    return [float(np.median(own)) for own in rates]
 
 
 def _times(work: Callable[[], Any], seconds: float) -> list[float]:
