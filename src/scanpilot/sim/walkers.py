@@ -20,46 +20,60 @@ from scanpilot.types import DoubleArray
 
 
 @dataclass(frozen=True)
+class Patrol:
+    """A disc that goes round and round.
+
+    Attributes:
+        waypoints: metres, world frame; it starts at the first and returns to it.
+        speed: m/s.
+        radius: metres.
+    """
+
+    waypoints: tuple[tuple[float, float], ...]
+    speed: float = 0.5
+    radius: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not self.waypoints:
+            raise ValueError("patrol waypoints: expected at least one")
+        if not (self.speed > 0.0 and self.radius > 0.0):
+            raise ValueError(f"patrol speed {self.speed} m/s, radius {self.radius} m: expected more than 0")
+
+
+@dataclass(frozen=True)
 class WalkerConfig:
-    """Walkers of one world.
+    """Moving discs of one world.
 
     Attributes:
         count: how many wander.
+        patrolling: how many go to and fro between two places, which are drawn; they turn back early
+            where somebody stands in their way.
+        vary: draw for each world anew how many there are, up to what is stated of these two.
         radius: metres.
         min_speed, max_speed: each walker's own pace is drawn between, m/s.
         margin: metres that they keep from everything.
-        patience: seconds without progress after which one turns to another place.
+        patience: seconds without progress after which one turns to another place, or back.
+        patrols: who goes round where it is told, and waits where it cannot, in every world.
     """
 
     count: int = 0
+    patrolling: int = 0
+    vary: bool = False
     radius: float = 0.25
     min_speed: float = 0.3
     max_speed: float = 1.0
     margin: float = 0.05
     patience: float = 2.0
+    patrols: tuple[Patrol, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.count < 0:
-            raise ValueError(f"walkers count is {self.count}, expected 0 or more")
+        for name in ("count", "patrolling"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"walkers {name} is {getattr(self, name)}, expected 0 or more")
         if not self.radius > 0.0:
             raise ValueError(f"walkers radius is {self.radius} m, expected more than 0")
         if not 0.0 < self.min_speed <= self.max_speed:
             raise ValueError(f"walkers speed {self.min_speed}..{self.max_speed} m/s: expected 0 < min <= max")
-
-
-@dataclass(frozen=True, eq=False)
-class Patrol:
-    """A disc that goes round and round.
-
-    Attributes:
-        waypoints: ``(K, 2)`` metres, world frame; it starts at the first and returns to it.
-        speed: m/s.
-        radius: metres.
-    """
-
-    waypoints: DoubleArray
-    speed: float = 0.5
-    radius: float = 0.25
 
 
 class Walkers:
@@ -71,22 +85,19 @@ class Walkers:
         config: WalkerConfig,
         seed: int = 0,
         *,
-        patrols: Sequence[Patrol] = (),
         streams: Sequence[int] | None = None,
     ) -> None:
         """Nobody stands anywhere until `reset`.
 
         Args:
             simulator: whose worlds they walk in.
-            config: of those that wander.
+            config: who walks.
             seed: decides starts, goals and speeds, together with the number of a world's stream.
-            patrols: the same in every world.
             streams: number of each world; by default its slot.
         """
         self.simulator = simulator
         self.config = config
-        self.patrols = tuple(patrols)
-        worlds, room = len(simulator.worlds), self.room(config, patrols)
+        worlds, room = len(simulator.worlds), self.room(config)
         numbers = range(worlds) if streams is None else streams
         self._rngs = [np.random.default_rng([seed, int(number)]) for number in numbers]
         self.movers: DoubleArray = np.full((worlds, room, 3), -1.0)
@@ -99,9 +110,9 @@ class Walkers:
         self._spaces: dict[int, FreeSpace] = {}
 
     @staticmethod
-    def room(config: WalkerConfig, patrols: Sequence[Patrol] = ()) -> int:
+    def room(config: WalkerConfig) -> int:
         """Discs in a world."""
-        return config.count + len(patrols)
+        return config.count + config.patrolling + len(config.patrols)
 
     def reset(self, world: int) -> None:
         """Put the walkers of one world anew, clear of its robots and of each other.
@@ -113,7 +124,7 @@ class Walkers:
         self._spaces.pop(world, None)
         self.movers[world] = -1.0
         taken = self.simulator.poses[world * r : (world + 1) * r, :2]
-        for m in range(self.config.count):
+        for m in self._drawn(rng):
             self._speeds[world, m] = rng.uniform(self.config.min_speed, self.config.max_speed)
             try:
                 start, _ = self._space(world).sample(
@@ -129,8 +140,16 @@ class Walkers:
             self.movers[world, m] = (start[0], start[1], self.config.radius)
             taken = np.vstack((taken, start[:2]))
             self._send(world, m)
-        for k, patrol in enumerate(self.patrols):
-            m = self.config.count + k
+            if m >= self.config.count:
+                there = [
+                    (float(start[0]), float(start[1])),
+                    tuple(self._targets[world, m]),
+                    *self._paths[world][m],
+                ]
+                self._paths[world][m] = [*there, *there[-2:0:-1]]
+                self._turn_round(world, m)
+        for k, patrol in enumerate(self.config.patrols):
+            m = self.config.count + self.config.patrolling + k
             self._speeds[world, m] = patrol.speed
             self._paths[world][m] = [(float(x), float(y)) for x, y in patrol.waypoints]
             x, y = patrol.waypoints[0]
@@ -139,6 +158,14 @@ class Walkers:
                 self.movers[world, m] = (x, y, patrol.radius)
                 self._turn_round(world, m)
         self.simulator.set_movers(self.movers)
+
+    def _drawn(self, rng: np.random.Generator) -> list[int]:
+        """Indices of those who are there, of those who wander and those who go to and fro."""
+        wander, patrol = self.config.count, self.config.patrolling
+        some, others = wander, patrol
+        if self.config.vary:
+            some, others = (int(n) for n in rng.integers(0, (wander, patrol), endpoint=True))
+        return [*range(some), *range(wander, wander + others)]
 
     def step(self, duration: float) -> None:
         """Let everybody walk for ``duration`` seconds."""
@@ -181,6 +208,10 @@ class Walkers:
         if m >= self.config.count:
             if there:
                 self._turn_round(world, m)
+            elif m < self.config.count + self.config.patrolling:
+                # Somebody stands in its way: back to where it came from.
+                self._paths[world][m].reverse()
+                self._targets[world, m] = self._paths[world][m][0]
         elif there and self._paths[world][m]:
             self._targets[world, m] = self._paths[world][m].pop(0)
         else:
