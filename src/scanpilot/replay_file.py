@@ -303,7 +303,7 @@ class ReplayFile:
         frames = self.array("frames")
         names = [f.name for f in dataclasses.fields(Triplet) if f.name in self.header["sha256"]]
         for begin in range(0, len(self), _ROWS):
-            rows = slice(begin, begin + _ROWS)
+            rows = slice(begin, min(begin + _ROWS, len(self)))
 
             def part(name: str, rows: slice = rows) -> NDArray[Any]:
                 some: NDArray[Any] = self._file.get_slice(name)[rows]

@@ -162,6 +162,7 @@ class State:
         pose: in the odometry frame.
         speed: in ``base_link``.
         goal: that was set, in the odometry frame.
+        points: ``(P, 2)`` all that the scan hit, in ``base_link``.
         clearance: metres from the footprint to the nearest thing the scan saw; inf if it saw nothing.
         touching: whether the robot was in contact.
     """
@@ -173,6 +174,7 @@ class State:
     pose: Pose2D
     speed: Twist2D
     goal: Pose2D | None
+    points: DoubleArray
     clearance: float
     touching: bool
 
@@ -430,6 +432,7 @@ class Assembler:
             return None
         if self._number == self._first:
             self._origin = now
+        points = obstacle_points(self._scan, self._mount, self._flipped, self._odometry.twist)
         state = State(
             self._number,
             self._first,
@@ -438,17 +441,14 @@ class Assembler:
             self._odometry.pose,
             self._odometry.twist,
             self._goal,
-            self._clearance(),
+            points,
+            self._clearance(points),
             self._touching,
         )
         self._number += 1
         return state
 
-    def _clearance(self) -> float:
-        """Metres from the footprint to what the newest scan saw; inf where it saw nothing."""
-        assert self._scan is not None
-        assert self._odometry is not None
-        points = obstacle_points(self._scan, self._mount, self._flipped, self._odometry.twist)
+    def _clearance(self, points: DoubleArray) -> float:
         if not len(points):
             return math.inf
         return float(signed_distance(self._robot.footprint, points[:, 0], points[:, 1]).min())
@@ -542,12 +542,18 @@ class Labeller:
             return done + self.finish()
         self._waiting.append(step)
         self._in_contact = bool(step.contact)
-        if step.contact or len(self._waiting) >= self._task.time_limit:
+        if step.contact:
             done += self.finish()
+        elif len(self._waiting) >= self._task.time_limit:
+            done += self._label(more=True)
         return done
 
     def finish(self) -> list[Episode]:
         """The episodes of what waits: the segment or the stream is over."""
+        return self._label(more=False)
+
+    def _label(self, more: bool) -> list[Episode]:
+        """The episodes of what waits; where ``more`` follows, its end may wait on for a goal."""
         steps, self._waiting = self._waiting, []
         done: list[Episode] = []
         for begin, end, goal in _stretches(steps, self._task.goal_radius):
@@ -555,13 +561,18 @@ class Labeller:
             if goal is not None and self._config.goals != "hindsight":
                 done.append(self._judged(stretch, goal, GoalSource.TOPIC))
             if self._config.goals in ("hindsight", "both") or (goal is None and self._config.goals == "auto"):
-                done += self._in_hindsight(stretch)
+                found, used = self._in_hindsight(stretch)
+                done += found
+                left = stretch[used:]
+                # Not so long that it could never be more.
+                if more and end == len(steps) and goal is None and 2 * len(left) < self._task.time_limit:
+                    self._waiting = list(left)
+                else:
+                    done += self._last(left)
         return done
 
-    def _in_hindsight(self, steps: Sequence[Step]) -> list[Episode]:
-        """Cut into episodes, each towards a place where the robot was later."""
-        if not steps:
-            return []
+    def _in_hindsight(self, steps: Sequence[Step]) -> tuple[list[Episode], int]:
+        """Episodes towards places where the robot was later, and how many steps they take up."""
         stamp = round(1e6 * steps[0].before.stamp)
         rng = np.random.default_rng((self._config.seed, self._seed_offset, abs(stamp)))
         shortest, longest = self._config.hindsight_steps
@@ -573,8 +584,6 @@ class Labeller:
             away = np.hypot(places[begin:, 0] - start.x, places[begin:, 1] - start.y)
             far = np.flatnonzero(away >= 2.0 * self._task.goal_radius)
             if not far.size:
-                if not steps[-1].contact and _moves(steps[begin:]):
-                    done.append(self._judged(steps[begin:], _beyond(steps[-1]), GoalSource.AHEAD))
                 break
             last = begin + max(int(rng.integers(shortest, longest + 1)), int(far[0]))
             last = min(last, len(steps) - 1)
@@ -585,9 +594,16 @@ class Labeller:
             done.append(self._judged(steps[begin : last + 1], goal, GoalSource.HINDSIGHT))
             begin += len(done[-1])
         if steps[-1].contact:
+            # What led to a contact is worth seeing on the way to somewhere beyond it as well.
             tail = steps[max(0, len(steps) - shortest) :]
-            done.append(self._judged(tail, _beyond(tail[-1]), GoalSource.AHEAD))
-        return done
+            return [*done, self._judged(tail, _beyond(tail[-1]), GoalSource.AHEAD)], len(steps)
+        return done, begin
+
+    def _last(self, steps: Sequence[Step]) -> list[Episode]:
+        """What is left of a stretch and leads nowhere: towards a place ahead, if the robot did anything."""
+        if not steps or not _moves(steps):
+            return []
+        return [self._judged(steps, _beyond(steps[-1]), GoalSource.AHEAD)]
 
     def _judged(self, steps: Sequence[Step], goal: Pose2D, source: GoalSource) -> Episode:
         """Steps on the way to a goal, up to where the task says that it ends; else truncated."""

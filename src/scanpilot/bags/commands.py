@@ -38,6 +38,7 @@ def add_to(commands: Any) -> None:
     actions = bag.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_info(actions)
     _add_convert(actions)
+    _add_replay(actions)
 
 
 def _refusing(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -271,6 +272,49 @@ def _tally_document(tally: Tally) -> dict[str, Any]:
         "cuts": tally.cuts,
         "left_out": dict(tally.left_out),
     }
+
+
+def _add_replay(actions: Any) -> None:
+    replay = actions.add_parser("replay", help="what a policy would have commanded where a robot drove")
+    replay.add_argument("bag", type=Path, metavar="BAG")
+    replay.add_argument("--policy", required=True, help="a released policy, a policy directory or a run")
+    replay.add_argument("--html", type=Path, metavar="FILE", help="write a page with a scrubber")
+    replay.add_argument("--json", type=Path, metavar="FILE", help="write the summary")
+    replay.add_argument(
+        "--at",
+        type=float,
+        nargs=3,
+        metavar=("X", "Y", "YAW"),
+        help="goal in the odometry frame (default: as set, else where the robot was 5 s later)",
+    )
+    replay.add_argument("--begin", type=float, default=0.0, metavar="SECONDS", help="look from here on")
+    _add_choices(replay)
+    replay.set_defaults(run=_refusing(_replay))
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from scanpilot.bags.replay import replay, write_html
+    from scanpilot.checkpoint import load_policy
+    from scanpilot.transitions import TransitionConfig
+
+    path = resources.find("policy", args.policy)
+    training = path / "training"
+    result, summary = replay(
+        args.bag,
+        load_policy(path),
+        _choices(args),
+        TransitionConfig(max_age=args.max_age),
+        Pose2D(*args.at) if args.at else None,
+        args.begin,
+        training if training.is_dir() else None,
+    )
+    print(json.dumps(summary, indent=2))
+    if args.html:
+        write_html(result, summary, args.html)
+        print(f"report: {args.html}")
+    if args.json:
+        _write_json(args.json, summary)
+    return 0
 
 
 def _write_json(path: Path, data: Any) -> None:
