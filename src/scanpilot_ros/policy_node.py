@@ -25,6 +25,7 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy
 from rclpy.task import Future
 from sensor_msgs.msg import LaserScan as LaserScanMessage
 from std_msgs.msg import String
@@ -456,9 +457,10 @@ class PolicyNode(LifecycleNode):
         self._diagnostics.publish(array)
 
     def _check_listeners(self) -> None:
-        """Warn when those who listen to cmd_vel all want the other type: nothing would move, silently."""
+        """Warn when those who listen to cmd_vel cannot hear it: nothing would move, silently."""
         topic = self._velocity.topic_name
-        types = {info.topic_type for info in self.get_subscriptions_info_by_topic(topic)}
+        listeners = self.get_subscriptions_info_by_topic(topic)
+        types = {info.topic_type for info in listeners}
         own, other = ("TwistStamped", "Twist") if self._settings.stamped else ("Twist", "TwistStamped")
         self._other_type = ""
         if f"geometry_msgs/msg/{other}" in types and f"geometry_msgs/msg/{own}" not in types:
@@ -466,6 +468,16 @@ class PolicyNode(LifecycleNode):
             self._other_type = (
                 f"{topic} is published as {own}, but its subscribers want {other}: set stamped:={remedy}"
             )
+        deaf = [
+            i.node_name for i in listeners if i.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL
+        ]
+        if deaf:
+            # To send it a stored velocity, long out of date, would be worse.
+            names = ", ".join(deaf)
+            self._other_type = (
+                f"{topic}: {names} asks for TRANSIENT_LOCAL and hears nothing: subscribe as VOLATILE"
+            )
+        if self._other_type:
             self.get_logger().warning(self._other_type, throttle_duration_sec=10.0)
 
     def _status_message(self, command: Command) -> DiagnosticStatus:

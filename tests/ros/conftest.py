@@ -250,7 +250,9 @@ class FakeRobot:
     the messages, ``None`` stops one of them.
     """
 
-    def __init__(self, bench: Bench, namespace: str, rate: float, stamped: bool = False) -> None:
+    def __init__(
+        self, bench: Bench, namespace: str, rate: float, stamped: bool = False, profile: Any = None
+    ) -> None:
         from diagnostic_msgs.msg import DiagnosticStatus
         from geometry_msgs.msg import PoseStamped, Twist, TwistStamped
         from nav_msgs.msg import Odometry
@@ -263,9 +265,11 @@ class FakeRobot:
         self.odometry: Callable[[], Any] | None = odometry_message
         self.last_scan = self.last_odometry = 0.0
         self._delays: list[tuple[float, float]] = []
-        self._scans = node.create_publisher(LaserScan, f"{prefix}scan", qos_profile_sensor_data)
-        self._odometries = node.create_publisher(Odometry, f"{prefix}odom", qos_profile_sensor_data)
-        self._goals = node.create_publisher(PoseStamped, f"{prefix}goal_pose", 1)
+        # As drivers publish, or as a test wants everything published.
+        sensor = profile or qos_profile_sensor_data
+        self._scans = node.create_publisher(LaserScan, f"{prefix}scan", sensor)
+        self._odometries = node.create_publisher(Odometry, f"{prefix}odom", sensor)
+        self._goals = node.create_publisher(PoseStamped, f"{prefix}goal_pose", profile or 1)
         latched = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.commands = bench.listen(TwistStamped if stamped else Twist, f"{prefix}cmd_vel", 100)
         self.statuses = bench.listen(DiagnosticStatus, f"{prefix}policy_node/status", latched)
@@ -342,8 +346,8 @@ def robot(bench: Bench) -> Iterator[Robot]:
     """Make a `FakeRobot`: ``robot(namespace, rate=10.0)``."""
     made: list[FakeRobot] = []
 
-    def make(namespace: str, rate: float = 10.0, stamped: bool = False) -> FakeRobot:
-        made.append(FakeRobot(bench, namespace, rate, stamped))
+    def make(namespace: str, rate: float = 10.0, stamped: bool = False, profile: Any = None) -> FakeRobot:
+        made.append(FakeRobot(bench, namespace, rate, stamped, profile))
         return made[-1]
 
     yield make
