@@ -1,4 +1,4 @@
-"""One robot's control tick: newest inputs, staleness, policy, limits -> velocity.
+"""One robot's control tick: newest inputs, staleness, policy, guard, limits -> velocity.
 
 Free of ROS: whoever owns a robot (a node, a test, a replay) hands in scans, odometry and goals as
 they arrive and calls `Navigator.tick` once per control period. Every way in which the inputs can
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -25,6 +25,7 @@ from scanpilot.command import RateLimiter, commands, executed_actions, tightened
 from scanpilot.frozen import FrozenScan
 from scanpilot.geometry import compose, relative, wrap_angle
 from scanpilot.goals import Arrival, Phase, PlannedPath, Route, Target, Waypoints, turn_rate, turns_freely
+from scanpilot.guard import Action, Guard, GuardConfig
 from scanpilot.observation import (
     FrameStack,
     ObservationSpec,
@@ -33,7 +34,8 @@ from scanpilot.observation import (
     obstacle_points,
     triplet_of,
 )
-from scanpilot.robot import Limits
+from scanpilot.recovery import FieldOfView, Recovery, RecoveryConfig, Sight
+from scanpilot.robot import Limits, RobotSpec
 from scanpilot.types import (
     ORIGIN,
     ZERO_TWIST,
@@ -59,6 +61,8 @@ class State(str, Enum):
 
     DRIVING = "driving"
     TURNING = "turning"
+    RECOVERING = "recovering"
+    GAVE_UP = "gave up"
     REACHED = "reached"
     NO_GOAL = "no goal"
     NO_POLICY = "no policy"
@@ -67,21 +71,27 @@ class State(str, Enum):
     FAILED = "failed"
 
 
+# The states in which the command need not be zero.
+_MOVING = (State.DRIVING, State.TURNING, State.RECOVERING)
+
+
 @dataclass(frozen=True)
 class Command:
     """What to send to the robot now, and why.
 
     Attributes:
-        twist: in ``base_link``; zero in every state but ``DRIVING`` and ``TURNING``.
+        twist: in ``base_link``; zero in every state but ``DRIVING``, ``TURNING`` and ``RECOVERING``.
         state: what the robot is doing.
         reason: in words; names the input where one is at fault.
         triplet: what the policy saw, where it was asked.
+        guard: what the guard made of it.
     """
 
     twist: Twist2D
     state: State
     reason: str
     triplet: Triplet | None = None
+    guard: Action = Action.NONE
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,11 @@ class NavigatorConfig:
             heading does not matter.
         vx, vy, wz, ax, ay, awz: limits tighter than the policy's, m/s, rad/s, m/s^2, rad/s^2;
             ``None`` leaves one as it is.
+        jx, jy, jwz: limits of jerk, m/s^3 and rad/s^3; ``None``: none. Stops are never limited.
+        guard: the collision guard.
+        recovery: what to do about a robot that gets nowhere.
+        robot: that drives, where it is not the one the policy was trained for: the guard needs its true
+            footprint.
     """
 
     control_period: float | None = None
@@ -113,8 +128,18 @@ class NavigatorConfig:
     ax: float | None = None
     ay: float | None = None
     awz: float | None = None
+    jx: float | None = None
+    jy: float | None = None
+    jwz: float | None = None
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    robot: RobotSpec | None = None
 
     def __post_init__(self) -> None:
+        for name in ("jx", "jy", "jwz"):
+            value = getattr(self, name)
+            if value is not None and not value > 0.0:
+                raise InvalidInput(f"limit {name} is {value}, expected a positive number")
         for name in ("control_period", "scan_timeout", "odometry_timeout"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
@@ -127,6 +152,13 @@ class NavigatorConfig:
     def arrival(self) -> Arrival:
         """What judges when a goal is reached."""
         return Arrival(self.goal_tolerance, self.goal_hysteresis, self.heading_tolerance)
+
+    def limiter_for(self, policy: Policy) -> RateLimiter:
+        """What shapes commands to drive; backwards only as a recovery does."""
+        jerk = (self.jx or math.inf, self.jy or math.inf, self.jwz or math.inf)
+        return RateLimiter(
+            self.limits_for(policy), policy.robot.turning_radius, jerk, self.recovery.backup_speed
+        )
 
     def limits_for(self, policy: Policy) -> Limits:
         """The policy's limits, tightened.
@@ -141,6 +173,8 @@ class NavigatorConfig:
 
 # Less than two, so that a robot whose input died is stopped before two periods have passed.
 STALE_PERIODS = 1.75
+# A robot that the guard holds, but which turns faster than this share of its limit, is finding its way.
+_TURNING = 0.2
 # A goal that moves by less than this, metres and radians, is the same goal.
 _SAME_GOAL = 0.1
 # Where there is no policy yet to say it.
@@ -188,7 +222,9 @@ class _Pilot:
         self.policy = policy
         self.stack = stack
         self.limits = config.limits_for(policy)
-        self.limiter = RateLimiter(self.limits, policy.robot.turning_radius)
+        self.limiter = config.limiter_for(policy)
+        self.robot = config.robot or policy.robot
+        self.guard = Guard(config.guard, self.robot)
         self.mounts = [lidar.mount or (policy.robot.lidar.mount, False) for lidar in lidars]
         self._converters = [ScanConverter(policy.observation, *mount) for mount in self.mounts]
 
@@ -204,17 +240,44 @@ class _Pilot:
         return hits[0] if len(hits) == 1 else np.concatenate(hits)
 
 
+@dataclass
+class GuardCounts:
+    """How often the guard acted: ticks in all that it saw, of these slowed and stopped."""
+
+    ticks: int = 0
+    slowed: int = 0
+    stopped: int = 0
+
+    def add(self, action: Action) -> None:
+        """One more tick."""
+        self.ticks += 1
+        self.slowed += action is Action.SLOWED
+        self.stopped += action is Action.STOPPED
+
+    @property
+    def rate(self) -> float:
+        """Share of ticks in which it acted."""
+        return (self.slowed + self.stopped) / self.ticks if self.ticks else 0.0
+
+
 class _View:
     """The inputs that one tick acts on."""
 
-    def __init__(self, scans: Sequence[LaserScan], odometry: Odometry, pilot: _Pilot) -> None:
+    def __init__(self, scans: Sequence[LaserScan], odometry: Odometry, pilot: _Pilot, age: float) -> None:
         self.scans, self.odometry = scans, odometry
+        self.age = age
         self._pilot = pilot
 
     @cached_property
     def points(self) -> DoubleArray:
         """``(P, 2)`` all that the lidars hit, in ``base_link``."""
         return self._pilot.points(self.scans, self.odometry.twist)
+
+    @property
+    def sight(self) -> Sight:
+        """The points, and where the lidars look."""
+        mounted = zip(self.scans, self._pilot.mounts, strict=True)
+        return Sight(self.points, [FieldOfView.of(scan, *mount) for scan, mount in mounted])
 
 
 class Navigator:
@@ -223,6 +286,7 @@ class Navigator:
     Attributes:
         scan_names: what reasons call each lidar.
         resets: how often stamps ran backwards.
+        guard_counts: how often the guard acted.
         no_policy_reason: said while there is no policy.
 
     Args:
@@ -256,7 +320,10 @@ class Navigator:
         self._pilot: _Pilot | None = None
         self._restart = False
         self._sent = ZERO_TWIST
+        self._recovery: Recovery | None = None
+        self._blocked = False
         self.resets = 0
+        self.guard_counts = GuardCounts()
         self.no_policy_reason = "no policy loaded yet"
 
     # Inputs
@@ -327,6 +394,7 @@ class Navigator:
             # A plan made anew to where the robot is going, or already is, is no other goal.
             if last is None or self._goal_fault is not None or _apart(last.end, route.end) > _SAME_GOAL:
                 self._arrival.reset()
+                self._try_again()
             self._route, self._route_origin, self._goal_fault, self._target = route, origin, None, None
 
     def place_route(self, origin: Pose2D) -> None:
@@ -344,6 +412,7 @@ class Navigator:
         with self._lock:
             self._route, self._goal_fault, self._target = None, None, None
             self._arrival.reset()
+            self._try_again()
 
     # Policy and permission
 
@@ -376,6 +445,13 @@ class Navigator:
         """Whether the robot may move at all."""
         with self._lock:
             self._disabled = None if enabled else reason
+            self._try_again()
+
+    def _try_again(self) -> None:
+        """What was given up is tried once more."""
+        self._blocked = False
+        if self._recovery is not None:
+            self._recovery.reset()
 
     # What to do
 
@@ -455,35 +531,86 @@ class Navigator:
         with self._lock:
             pilot = self._adopt()
             held = self._hold(pilot, now)
+            if held is None and self._recovery is not None and self._recovery.gave_up is not None:
+                held = Command(ZERO_TWIST, State.GAVE_UP, self._recovery.gave_up)
             if held is not None:
                 # After a pause the old frames are not one control period apart any more.
                 self._restart = True
                 self._stop(pilot)
                 return held
             assert pilot is not None
-            view = self._view(pilot)
+            view = self._view(pilot, now)
             self._target = target = self._aim(view)
             phase = self._phase(view, target)
-            if phase is not Phase.DRIVE:
+            rescue = self._rescue(view, now) if phase is Phase.DRIVE else None
+            if phase is not Phase.DRIVE or rescue is not None:
                 self._restart = True
             elif self._restart:
                 pilot.stack.restart()
                 self._restart = False
         # Outside the lock: inputs keep arriving while the policy thinks.
-        if phase is Phase.DRIVE:
+        if rescue is not None:
+            command = rescue
+        elif phase is Phase.DRIVE:
             command = self._drive(pilot, view, target)
         else:
             command = self._at_goal(pilot, view, target, phase)
-        if command.state not in (State.DRIVING, State.TURNING):
-            self._stop(pilot)
+        if command.state in _MOVING:
+            return self._guarded(pilot, view, command)
+        self._stop(pilot)
         return command
 
-    def _view(self, pilot: _Pilot) -> _View:
+    def _guarded(self, pilot: _Pilot, view: _View, command: Command) -> Command:
+        """What guard and limits leave of a wanted command.
+
+        The guard judges what the limits would make of it, for that is what the base would get. What the
+        guard takes away is taken at once, whatever the limits: only commands to drive are shaped.
+        """
+        config, wanted = self._config, command.twist
+        limited = pilot.limiter.preview(wanted, self.period)
+        # A recovery never moves unguarded.
+        if not config.guard.enabled and command.state is not State.RECOVERING:
+            self._blocked = False
+            self._sent = pilot.limiter(wanted, self.period)
+            return replace(command, twist=self._sent)
+        verdict = pilot.guard.check(
+            limited,
+            view.points,
+            measured=view.odometry.twist,
+            previous=self._sent,
+            age=view.age,
+            period=self.period,
+        )
+        self.guard_counts.add(verdict.action)
+        turning = abs(verdict.twist.wz) > _TURNING * pilot.limits.wz
+        self._blocked = verdict.action is Action.STOPPED and not turning and command.state is State.DRIVING
+        if verdict.action is Action.NONE:
+            self._sent = pilot.limiter(wanted, self.period)
+            return replace(command, twist=self._sent)
+        pilot.limiter.reset(verdict.twist)
+        self._sent = verdict.twist
+        words = f"{command.reason}; guard: {verdict.action.value}, {verdict.clearance:.2f} m clear"
+        return replace(command, twist=verdict.twist, reason=words, guard=verdict.action)
+
+    def _rescue(self, view: _View, now: float) -> Command | None:
+        """What a recovery wants, where the robot gets nowhere; ``None``: the policy drives."""
+        assert self._recovery is not None
+        assert self._route is not None
+        end = relative(self._placed(self._route.end), view.odometry.pose)
+        was = self._recovery.gave_up
+        twist = self._recovery.update(
+            now, view.odometry.pose, math.hypot(end.x, end.y), view.sight, self._blocked
+        )
+        if self._recovery.gave_up != was:
+            return Command(ZERO_TWIST, State.GAVE_UP, self._recovery.gave_up or "")
+        return None if twist is None else Command(twist, State.RECOVERING, self._recovery.words)
+
+    def _view(self, pilot: _Pilot, now: float) -> _View:
         odometry = self._odometry.value
         scans = [lidar.value for lidar in self._lidars if lidar.value is not None]
         assert odometry is not None
         assert len(scans) == len(self._lidars)
-        return _View(scans, odometry, pilot)
+        return _View(scans, odometry, pilot, max(lidar.age(now) for lidar in self._lidars))
 
     def _aim(self, view: _View) -> Target:
         """The route's target now, in the odometry frame."""
@@ -509,20 +636,23 @@ class Navigator:
         if phase is Phase.ARRIVED:
             return Command(ZERO_TWIST, State.REACHED, reached)
         off = f"{math.degrees(abs(local.yaw)):.0f} deg off its heading"
-        robot = pilot.policy.robot
+        robot = pilot.robot
         if robot.kinematics == "car":
             return Command(ZERO_TWIST, State.REACHED, f"{reached}; {off}: a car cannot turn on the spot")
         if not turns_freely(robot.footprint, view.points):
             return Command(ZERO_TWIST, State.REACHED, f"{reached}; {off}: there is no room to turn")
         limits = pilot.limits
         wanted = Twist2D(0.0, 0.0, turn_rate(local.yaw, limits.wz, limits.awz))
-        self._sent = pilot.limiter(wanted, self.period)
-        return Command(self._sent, State.TURNING, f"turning to the goal's heading, {off}")
+        return Command(wanted, State.TURNING, f"turning to the goal's heading, {off}")
 
     def _stop(self, pilot: _Pilot | None) -> None:
+        """Every stop is at once: no limit shapes it, and no ramp goes on from before it."""
         self._sent = ZERO_TWIST
+        self._blocked = False
         if pilot is not None:
             pilot.limiter.reset()
+        if self._recovery is not None:
+            self._recovery.pause()
 
     def _drive(self, pilot: _Pilot, view: _View, target: Target) -> Command:
         odometry = view.odometry
@@ -534,8 +664,7 @@ class Navigator:
         except InvalidInput as error:
             return Command(ZERO_TWIST, State.FAILED, f"policy {pilot.policy.identity}: {error}", triplet)
         wanted = Twist2D(*map(float, commands(action, robot)))
-        self._sent = pilot.limiter(wanted, self.period)
-        return Command(self._sent, State.DRIVING, target.words, triplet)
+        return Command(wanted, State.DRIVING, target.words, triplet)
 
     def _hold(self, pilot: _Pilot | None, now: float) -> Command | None:
         """The command of a robot that must stand still, in order of what the user should mend first."""
@@ -561,6 +690,8 @@ class Navigator:
             self._next = None
             stack = _stack_for(policy.observation, old)
             self._pilot = _Pilot(policy, self._config, self._lidars, stack)
+            if self._recovery is None or self._recovery.config != self._config.recovery:
+                self._recovery = Recovery(self._config.recovery, self._pilot.robot)
             if old is not None:
                 # The robot moves on with the speed it has.
                 self._pilot.limiter.reset(self._sent)

@@ -190,13 +190,14 @@ class Recovery:
     """Watches one robot, and takes over when it gets nowhere.
 
     Attributes:
+        config: when it takes over and what it tries.
         words: what it is doing and why; empty while the policy drives.
         gave_up: why nothing is tried any more; ``None`` before that.
         count: behaviors begun since the start.
     """
 
     def __init__(self, config: RecoveryConfig, robot: RobotSpec) -> None:
-        self._config, self._robot = config, robot
+        self.config, self._robot = config, robot
         self._progress = Progress(config)
         self.count = 0
         self.reset()
@@ -226,7 +227,7 @@ class Recovery:
             sight: what it sees now.
             blocked: the guard left nothing of the speed that was wanted of the robot before.
         """
-        if not self._config.enabled or self.gave_up is not None:
+        if not self.config.enabled or self.gave_up is not None:
             return None
         if self._behavior:
             twist = self._go_on(now, pose)
@@ -239,7 +240,7 @@ class Recovery:
         return None if why is None else self._begin(why, now, pose, sight)
 
     def _begin(self, why: str, now: float, pose: Pose2D, sight: Sight) -> Twist2D | None:
-        config = self._config
+        config = self.config
         while self._tried < config.number_of_retries:
             name = config.behaviors[self._tried % len(config.behaviors)]
             self._tried += 1
@@ -259,11 +260,11 @@ class Recovery:
             if self._robot.kinematics == "car":
                 return False
             self._heading = wrap_angle(pose.yaw + free_direction(self._robot, sight))
-        return name != "backup" or free_behind(self._robot, sight, self._config.backup_dist)
+        return name != "backup" or free_behind(self._robot, sight, self.config.backup_dist)
 
     def _go_on(self, now: float, pose: Pose2D) -> Twist2D | None:
         """The velocity of the behavior; ``None`` when it is over."""
-        config = self._config
+        config = self.config
         elapsed = now - self._began
         if elapsed >= (config.wait_duration if self._behavior == "wait" else config.time_allowance):
             return None

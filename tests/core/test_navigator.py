@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from scanpilot.guard import Action, GuardConfig
 from scanpilot.manifest import NetworkConfig, PolicyManifest
-from scanpilot.navigator import STALE_PERIODS, Navigator, NavigatorConfig, State
+from scanpilot.navigator import STALE_PERIODS, Command, GuardCounts, Navigator, NavigatorConfig, State
 from scanpilot.networks import new_networks
 from scanpilot.observation import ObservationSpec, observation_for
 from scanpilot.policy import Policy
+from scanpilot.recovery import RecoveryConfig
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.torch_inference import TorchInference
 from scanpilot.types import ZERO_TWIST, InvalidInput, LaserScan, Odometry, Pose2D, Twist2D
@@ -267,3 +270,104 @@ def test_mount_replaces_that_of_the_policy() -> None:
     assert triplet is not None
     nearest = observation_for(ROBOT).angles[int(np.argmin(triplet.scan[-1]))]
     assert nearest == pytest.approx(math.pi / 2, abs=0.05)
+
+
+def wall_ahead(distance: float) -> LaserScan:
+    """A wall across the way, nothing else."""
+    angles = -math.pi + 2.0 * math.pi / 90 * np.arange(90)
+    ranges = np.where(np.cos(angles) > 0.1, distance / np.maximum(np.cos(angles), 0.1), 10.0)
+    return LaserScan(ranges.astype(np.float32), -math.pi, 2.0 * math.pi / 90, 0.1, 10.0)
+
+
+class Ahead:
+    """Full speed ahead, whatever it sees."""
+
+    def __init__(self) -> None:
+        like = make_policy()
+        self.robot, self.observation, self.name, self.identity = ROBOT, like.observation, "ahead", "ahead"
+        self.control_period = PERIOD
+
+    def act(self, triplet: object) -> np.ndarray:
+        return np.array([1.0, 0.0, 0.0], np.float32)
+
+
+def drive(
+    navigator: Navigator, scene: LaserScan, ticks: int, begin: int = 0, odometry: Odometry = STILL
+) -> Command:
+    """Ticks before one scene and odometry, inputs always fresh; the last command."""
+    for tick in range(begin, begin + ticks):
+        now = PERIOD * tick
+        navigator.set_scan(scene, now)
+        navigator.set_odometry(odometry, now)
+        command = navigator.tick(now)
+    return command
+
+
+def test_the_guard_stops_at_once_what_the_limits_would_let_roll_on() -> None:
+    navigator = driving(Ahead())
+    fast = Odometry(Pose2D(0.0, 0.0, 0.0), Twist2D(0.8, 0.0, 0.0))
+    assert drive(navigator, scan(), 2, odometry=fast).twist.vx == pytest.approx(0.8)
+    assert navigator.guard_counts == GuardCounts(2, 0, 0)
+    # 2 m/s^2 for 0.2 s would leave 0.4 m/s.
+    command = drive(navigator, wall_ahead(0.25), 1, 2, fast)
+    assert (command.twist, command.guard) == (ZERO_TWIST, Action.STOPPED)
+    assert command.state is State.DRIVING
+    assert command.reason.endswith("guard: stopped, 0.05 m clear")
+    assert navigator.guard_counts == GuardCounts(3, 0, 1)
+    # And from rest again.
+    assert drive(navigator, scan(), 1, 3, fast).twist.vx == pytest.approx(0.4)
+
+
+def test_without_the_guard_it_drives_on() -> None:
+    navigator = driving(Ahead(), guard=GuardConfig(enabled=False))
+    assert drive(navigator, wall_ahead(0.25), 5).twist.vx == pytest.approx(1.0)
+    assert navigator.guard_counts.ticks == 0
+
+
+def test_the_guard_knows_the_robot_that_drives() -> None:
+    large = replace(ROBOT, footprint=Footprint(radius=0.6))
+    assert drive(driving(Ahead()), wall_ahead(0.9), 1).guard is Action.NONE
+    assert drive(driving(Ahead(), robot=large), wall_ahead(0.61), 1).guard is Action.STOPPED
+
+
+def test_jerk_is_limited_where_a_limit_is_stated() -> None:
+    navigator = driving(Ahead(), jx=2.0)
+    speeds = [drive(navigator, scan(), 1, tick).twist.vx for tick in range(3)]
+    # 0.4 m/s^2 more each period.
+    assert speeds == pytest.approx([0.08, 0.24, 0.48])
+
+
+def test_a_blocked_robot_recovers_gives_up_and_tries_again_for_another_goal() -> None:
+    recovery = RecoveryConfig(
+        number_of_retries=2, blocked_time_allowance=1.0, wait_duration=1.0, time_allowance=1.0
+    )
+    navigator = driving(Ahead(), recovery=recovery)
+    states = [drive(navigator, wall_ahead(0.21), 1, tick).state for tick in range(40)]
+    assert [s for i, s in enumerate(states) if i == 0 or s is not states[i - 1]] == [
+        State.DRIVING,
+        State.RECOVERING,
+        State.DRIVING,
+        State.RECOVERING,
+        State.DRIVING,
+        State.GAVE_UP,
+    ]
+    command = drive(navigator, scan(), 1, 40)
+    assert (command.state, command.twist) == (State.GAVE_UP, ZERO_TWIST)
+    assert "gave up after 2 recoveries: the guard keeps it standing for 1 s" in command.reason
+    navigator.set_goal(Pose2D(-5.0, 0.0, 0.0))
+    assert drive(navigator, scan(), 1, 41).state is State.DRIVING
+
+
+def test_a_recovery_is_guarded_even_where_the_guard_is_off() -> None:
+    recovery = RecoveryConfig(behaviors=("backup",), movement_time_allowance=1.0, backup_dist=0.1)
+    navigator = driving(
+        Ahead(), recovery=recovery, guard=GuardConfig(False, footprint_padding=0.2, escape_padding=0.2)
+    )
+    ranges = np.full(90, 3.0, np.float32)
+    # 0.4 m behind, in a beam that looks straight back: farther than it wants to go, nearer than may be.
+    ranges[0] = 0.4
+    behind = LaserScan(ranges, -math.pi, 2.0 * math.pi / 90, 0.1, 10.0)
+    command = drive(navigator, behind, 10)
+    assert command.state is State.RECOVERING
+    assert command.reason.startswith("backup (1 of 6): less than 0.5 m away in 1 s; guard: ")
+    assert command.twist.vx > -0.1
