@@ -14,6 +14,7 @@ import faulthandler
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -39,7 +40,7 @@ PARTS = (".inc", ".model", *IMAGES)
 ROBOT = RobotSpec(
     "fuzz", "differential", Footprint(radius=0.2), Limits(vx=1.0, wz=1.5), Lidar(beams=64, range_max=10.0)
 )
-# A case that takes longer hangs: whatever it is, its traceback is printed and the run ends.
+# A case that needs more CPU seconds hangs: its traceback is printed and the run ends by a signal.
 LONGEST = 60.0
 NASTY = b"0 -0 -1 1e9 1e308 1e999 -1e-320 nan inf 99999999999999999999 0x10 1,5".split()
 NASTY += b"[ ] ( ) \" ' # < > & % \\ ~ \xff \xef\xbb\xbf".split()
@@ -97,6 +98,8 @@ class Fuzzer:
         end = time.monotonic() + 60.0 * minutes
         number = seed
         while time.monotonic() < end and (cases is None or number < seed + cases):
+            # What a case is that ends all this, the last line says.
+            (self._folder / "case").write_text(str(number))
             outcome, told = self.case(number)
             outcomes[outcome] += 1
             if outcome == "refused":
@@ -121,7 +124,7 @@ class Fuzzer:
         subject = next((s for s in drawn if self._is_sound(s.world)), drawn[0])
         original = subject.file.resolve()
         mutated = mutate(original.read_bytes(), rng, binary=suffix in IMAGES)
-        faulthandler.dump_traceback_later(LONGEST, exit=True)
+        signal.setitimer(signal.ITIMER_PROF, LONGEST)
         subject.file.unlink()
         try:
             subject.file.write_bytes(mutated)
@@ -129,7 +132,7 @@ class Fuzzer:
         finally:
             subject.file.unlink()
             subject.file.symlink_to(original)
-            faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
 
     def _is_sound(self, world: Path) -> bool:
         """Whether a world loads as it is; a change to one that does not would find nothing new."""
@@ -252,4 +255,5 @@ def _mutate_words(data: bytearray, at: int, rng: np.random.Generator) -> None:
 
 if __name__ == "__main__":
     faulthandler.enable()
+    faulthandler.register(signal.SIGPROF, chain=True)
     sys.exit(main())

@@ -1,4 +1,7 @@
-"""The simulator against what the real Stage 4.3.0 recorded, step by step."""
+"""The simulator against what the real Stage 4.3.0 recorded, step by step.
+
+`pytest -s` shows the figures of docs/simulator.md.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +80,7 @@ def around(world: World, index: int, step: dict[str, Any], *, moving: bool) -> W
 def test_free_motion_follows_and_contacts_begin_together(data: Path, name: str) -> None:
     steps, world = recording(data, name)["steps"], world_of(data, name)
     starts = found = 0
+    largest = 0.0
     for index, robot in enumerate(world.robots):
         ours, theirs = [], []
         for step in steps:
@@ -87,9 +91,8 @@ def test_free_motion_follows_and_contacts_begin_together(data: Path, name: str) 
             idle = not any(record["cmd"]) and bool(theirs) and theirs[-1]
             contact = bool(simulator.step(command_of(robot, record["cmd"]), 0.1)[0]) or idle
             if not contact and not record["stall"]:
-                difference = simulator.poses[0] - pose(record["pose_after"])
-                assert abs(math.remainder(difference[2], 2.0 * math.pi)) < 1e-6
-                assert np.abs(difference[:2]).max() < 1e-6
+                x, y, yaw = simulator.poses[0] - pose(record["pose_after"])
+                largest = max(largest, abs(x), abs(y), abs(math.remainder(yaw, 2.0 * math.pi)))
             ours.append(contact)
             theirs.append(bool(record["stall"]))
         for k in range(len(theirs)):
@@ -98,6 +101,8 @@ def test_free_motion_follows_and_contacts_begin_together(data: Path, name: str) 
                 found += any(
                     ours[j] and not (j and ours[j - 1]) for j in range(max(k - 1, 0), k + 2) if j < len(ours)
                 )
+    print(f"\n{name}: {largest:.0e} m or rad while free, {found} of {starts} contacts within a step")
+    assert largest < 1e-6
     assert found >= 0.95 * starts, f"{found} of {starts} contacts begin within a step of Stage's"
 
 
@@ -143,8 +148,10 @@ def errors(data: Path, name: str, **options: bool) -> np.ndarray:
 )
 def test_ranges(data: Path, name: str, cells: bool, share: float) -> None:
     difference = errors(data, name, stage_cells=cells)
+    within = np.mean(difference <= 0.05)
+    print(f"\n{name}, stage_cells={cells}: median {np.median(difference):.4f} m, {within:.1%} within 0.05 m")
     assert np.median(difference) <= 0.012
-    assert np.mean(difference <= 0.05) >= share
+    assert within >= share
 
 
 def test_robots_see_each_others_parts_at_beam_height(data: Path) -> None:
