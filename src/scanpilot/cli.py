@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scanpilot import __version__, resources
+from scanpilot import __version__, evaluating, resources
 from scanpilot.configuration import ConfigurationError
 from scanpilot.types import InvalidInput
 
@@ -58,7 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(commands)
-    _add_eval(commands)
+    evaluating.add_eval(commands)
+    evaluating.add_suite(commands)
     _add_release(commands)
     _add_export(commands)
     _add_sim(commands)
@@ -104,55 +105,6 @@ def _train(args: argparse.Namespace) -> int:
         resume=args.resume,
         until_success=args.until_success,
     )
-    return 0
-
-
-def _add_eval(commands: Any) -> None:
-    evaluate = commands.add_parser("eval", help="drive policies through a suite of unseen episodes")
-    evaluate.add_argument("policy", nargs="+", help="names of released policies, policy directories or runs")
-    evaluate.add_argument("--suite", default="crowd", help="crowd (8 robots a world) or clutter (one)")
-    evaluate.add_argument("--episodes", type=int, default=500)
-    evaluate.add_argument("--seed", type=int, default=0)
-    evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the results")
-    evaluate.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw trajectories of some worlds (PNG)"
-    )
-    evaluate.set_defaults(run=_eval)
-
-
-def _eval(args: argparse.Namespace) -> int:
-    from scanpilot.checkpoint import load_policy
-    from scanpilot.command import active_components
-    from scanpilot.evaluation import report
-    from scanpilot.evaluation.metrics import summarise
-    from scanpilot.evaluation.suites import SUITES, run_suite
-
-    if args.suite not in SUITES:
-        raise ConfigurationError(f"suite {args.suite!r}: expected one of {', '.join(SUITES)}")
-    if args.episodes < 1:
-        raise ConfigurationError(f"--episodes {args.episodes}: expected at least 1")
-    suite = SUITES[args.suite]
-    results = []
-    for name in args.policy:
-        policy = load_policy(resources.find("policy", name))
-        episodes = run_suite(suite, policy.act, policy.robot, policy.observation, args.episodes, args.seed)
-        results.append(
-            {
-                "policy": str(name),
-                "identity": policy.identity,
-                "suite": suite.name,
-                "suite_version": suite.version,
-                "seed": args.seed,
-                **summarise(episodes, active_components(policy.robot)),
-            }
-        )
-        report.print_summary(results[-1])
-        if args.picture:
-            picture = args.picture if len(args.policy) == 1 else _numbered(args.picture, len(results))
-            report.draw_trajectories(episodes, picture, title=f"{name}: {suite.name} v{suite.version}")
-            print(f"trajectories: {picture}")
-    if args.json:
-        _write_json(args.json, results[0] if len(results) == 1 else {"policies": results})
     return 0
 
 
@@ -363,10 +315,6 @@ def _doctor(args: argparse.Namespace) -> int:
     findings = list(doctor.examine_environment(os.environ))
     doctor.show(findings)
     return doctor.exit_code(findings)
-
-
-def _numbered(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.stem}_{number}{path.suffix}")
 
 
 def _write_json(path: Path, data: Any) -> None:

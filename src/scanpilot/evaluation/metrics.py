@@ -50,7 +50,7 @@ def cluster_interval(
         seed: of the draws.
         resamples: their number.
     """
-    sums, counts = _cluster_sums(values, clusters)
+    sums, counts = cluster_sums(values, clusters)
     if counts.sum() == 0:
         return math.nan, math.nan
     picks = np.random.default_rng(seed).integers(len(sums), size=(resamples, len(sums)))
@@ -61,13 +61,16 @@ def cluster_interval(
     return float(low), float(high)
 
 
-def _cluster_sums(values: DoubleArray, clusters: Sequence[str]) -> tuple[DoubleArray, DoubleArray]:
+def cluster_sums(values: DoubleArray, clusters: Sequence[str]) -> tuple[DoubleArray, DoubleArray]:
     """Sum and number of the values in each cluster, clusters in the order they appear."""
     order = {name: index for index, name in enumerate(dict.fromkeys(clusters))}
     at = np.array([order[name] for name in clusters], dtype=np.int64)
     known = np.isfinite(values)
-    sums = np.bincount(at, np.where(known, values, 0.0), minlength=len(order))
-    return sums, np.bincount(at, known.astype(np.float64), minlength=len(order))
+    sums: DoubleArray = np.zeros(len(order))
+    counts: DoubleArray = np.zeros(len(order))
+    np.add.at(sums, at, np.where(known, values, 0.0))
+    np.add.at(counts, at, known.astype(np.float64))
+    return sums, counts
 
 
 def smoothness(signal: FloatArray | DoubleArray, frequency: float) -> float:

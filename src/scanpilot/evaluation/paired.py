@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from scanpilot.evaluation.episodes import Episode
-from scanpilot.evaluation.metrics import cluster_interval, path_efficiency
+from scanpilot.evaluation.metrics import cluster_interval, cluster_sums, path_efficiency
 from scanpilot.types import DoubleArray
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
     """Two-sided exact p-value (McNemar 1947, binomial form) of the episodes that one of two won alone."""
     n, fewer = only_first + only_second, min(only_first, only_second)
-    tail = sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n
+    tail: float = sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n
     return min(1.0, 2.0 * tail)
 
 
@@ -72,8 +72,7 @@ def _compared(
     won_b = np.array([e.outcome == "success" for e in second], dtype=np.float64)
     won = won_b - won_a
     spl = np.array([path_efficiency(b) - path_efficiency(a) for a, b in zip(first, second, strict=True)])
-    order = {name: index for index, name in enumerate(dict.fromkeys(worlds))}
-    by_world = np.bincount([order[name] for name in worlds], won, minlength=len(order))
+    by_world, _ = cluster_sums(won, worlds)
     only_a, only_b = int((won < 0).sum()), int((won > 0).sum())
     return {
         "first": name_a,

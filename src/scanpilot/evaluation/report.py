@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,25 +31,89 @@ def print_summary(result: dict[str, Any], console: Console | None = None) -> Non
         title=f"{result['policy']} ({result['identity']}) on {result['suite']} v{result['suite_version']}, "
         f"seed {result['seed']}, {result['episodes']} episodes"
     )
-    for column in ("", "value", "95 % interval"):
+    for column in ("", "value", "95 % interval", "over worlds"):
         table.add_column(column)
     for name in ("success", "collision", "timeout"):
-        table.add_row(name, _percent(result[name]), _interval(result[f"{name}_interval"]))
+        table.add_row(
+            name,
+            _percent(result[name]),
+            _interval(result[f"{name}_interval"]),
+            _interval(result[f"{name}_cluster_interval"]),
+        )
+    if "barn_score" in result:
+        low, high = result["barn_score_interval"]
+        table.add_row("BARN score (of 0.5)", f"{result['barn_score']:.4f}", "", f"{low:.4f} to {high:.4f}")
     table.add_row(
         "path efficiency (SPL)",
         _percent(result["path_efficiency"]),
+        "",
         _interval(result["path_efficiency_interval"]),
     )
-    table.add_row("time of successes", "-" if result["time"] is None else f"{result['time']:.1f} s", "")
-    table.add_row("smallest clearance, mean", f"{result['min_clearance']:.2f} m", "")
-    table.add_row("smoothness Sm (lower is smoother)", f"{result['smoothness']:.3f}", "")
-    table.add_row("mean |change of action|", f"{result['action_change']:.3f}", "")
+    if result["time"] is not None:
+        table.add_row("time of successes", f"{result['time']:.1f} s")
+        table.add_row("the same over that of the shortest path", f"{result['time_ratio']:.2f}")
+    table.add_row("smallest clearance, mean", f"{result['min_clearance']:.2f} m")
+    table.add_row("smoothness Sm (lower is smoother)", f"{result['smoothness']:.3f}")
+    table.add_row("mean |change of action|", f"{result['action_change']:.3f}")
+    table.add_row("mean jerk", f"{result['jerk']:.2f} m/s^3")
     for part in result["by_detour"]:
         low, high = part["detour"]
         label = f"success, detour {low:g} to {high:g}" if high else f"success, detour {low:g} and more"
-        value = _percent(part["success"]) if part["episodes"] else "-"
-        table.add_row(f"{label} ({part['episodes']})", value, _interval(part["success_interval"]))
+        _add_part(table, label, part)
+    for part in result.get("by_condition", ()):
+        _add_part(table, f"success, {part['condition']}", part)
     console.print(table)
+    for difference in result.get("barn_not_as_official", ()):
+        console.print(f"not the challenge's robot, so not its score: {difference}")
+
+
+def _add_part(table: Table, label: str, part: dict[str, Any]) -> None:
+    """A row for the success in a part of the episodes; a part may have none."""
+    if part["episodes"]:
+        table.add_row(
+            f"{label} ({part['episodes']})",
+            _percent(part["success"]),
+            _interval(part["success_interval"]),
+            _interval(part["success_cluster_interval"]),
+        )
+
+
+def print_paired(compared: Sequence[dict[str, Any]], console: Console | None = None) -> None:
+    """Print what `paired.compare` found; nothing when there is nothing to compare."""
+    if not compared:
+        return
+    table = Table(title="success on the same episodes: second less first")
+    for column in ("first", "second", "difference", "over worlds", "first / second only", "p", "p (McNemar)"):
+        table.add_column(column)
+    for pair in compared:
+        table.add_row(
+            pair["first"],
+            pair["second"],
+            _percent(pair["difference"]),
+            _interval(pair["difference_interval"]),
+            f"{pair['only_first']} / {pair['only_second']}",
+            f"{pair['p_holm']:.4f}",
+            f"{pair['p_mcnemar']:.4f}",
+        )
+    (console or Console()).print(table)
+
+
+def print_difficulty(suite: str, known: dict[str, Any] | None, console: Console | None = None) -> None:
+    """Print how hard a suite is, as `difficulty` has it."""
+    console = console or Console()
+    if known is None:
+        console.print(f"{suite}: difficulty not measured; scanpilot suite --suite {suite} --measure does")
+        return
+    console.print(
+        f"{suite}: driving straight at the goal succeeds in {_percent(known['straight_success'])} "
+        f"({_interval(known['straight_success_interval'])}) of {known['episodes']} episodes in "
+        f"{known['worlds']} worlds (robot {known['robot']}, seed {known['seed']}); a detour of 1.5 or more "
+        f"in {_percent(known['detour_1_5_and_more'])}"
+    )
+    edges, shares = known["detours"]["edges"], known["detours"]["shares"]
+    labels = [f"{a:g}-{b:g}" for a, b in pairwise(edges)] + [f"{edges[-1]:g}+"]
+    told = ", ".join(f"{label}: {_percent(s)}" for label, s in zip(labels, shares, strict=True))
+    console.print(f"  detours: {told}")
 
 
 def draw_trajectories(episodes: Sequence[Episode], path: Path, title: str, worlds: int = 6) -> None:
