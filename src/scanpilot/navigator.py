@@ -447,6 +447,12 @@ class Navigator:
             self._disabled = None if enabled else reason
             self._try_again()
 
+    def stopped(self) -> None:
+        """Somebody else sent zero: the next command starts from rest."""
+        with self._lock:
+            self._restart = True
+            self._stop(self._pilot)
+
     def _try_again(self) -> None:
         """What was given up is tried once more."""
         self._blocked = False
@@ -488,6 +494,11 @@ class Navigator:
         """Where the robot drives to now, in the odometry frame; on a route it is not the end."""
         with self._lock:
             return self._target
+
+    @property
+    def recoveries(self) -> int:
+        """How many recovery behaviors were begun."""
+        return 0 if self._recovery is None else self._recovery.count
 
     def ages(self, now: float) -> dict[str, float]:
         """Seconds since the newest of each input arrived; inf before the first."""

@@ -17,7 +17,9 @@ from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from scanpilot.guard import GuardConfig
 from scanpilot.navigator import NavigatorConfig
+from scanpilot.recovery import RecoveryConfig
 from scanpilot.robot import RobotSpec
 from scanpilot.types import InvalidInput, Pose2D
 
@@ -257,6 +259,132 @@ class PolicyNodeParameters:
     awz: float = parameter(
         0.0, "rad/s^2, tighter than the policy's; 0: the policy's", 0.0, 1000.0, "limits.awz", live=True
     )
+    jx: float = parameter(0.0, "m/s^3, bound of the jerk; 0: none", 0.0, 1000.0, "limits.jx", live=True)
+    jy: float = parameter(0.0, "m/s^3, bound of the jerk; 0: none", 0.0, 1000.0, "limits.jy", live=True)
+    jwz: float = parameter(0.0, "rad/s^3, bound of the jerk; 0: none", 0.0, 1000.0, "limits.jwz", live=True)
+    guard_enabled: bool = parameter(
+        True, "slow down and stop before what the lidar sees", name="guard.enabled", live=True
+    )
+    guard_time_before_collision: float = parameter(
+        0.4,
+        "seconds; slow down until the commanded arc meets nothing for so long. Braking distance is kept "
+        "in any case; 0 leaves it at that",
+        0.0,
+        10.0,
+        "guard.time_before_collision",
+        live=True,
+    )
+    guard_simulation_time_step: float = parameter(
+        0.1,
+        "seconds between two poses of the arc that are checked",
+        0.01,
+        1.0,
+        "guard.simulation_time_step",
+        live=True,
+    )
+    guard_min_points: int = parameter(
+        1, "points in the footprint that are taken for an obstacle", 1, 100, "guard.min_points", live=True
+    )
+    guard_base_shift_correction: bool = parameter(
+        True,
+        "move the points by what the robot has driven since they were measured",
+        name="guard.base_shift_correction",
+        live=True,
+    )
+    guard_footprint_padding: float = parameter(
+        0.03,
+        "metres kept between footprint and any point",
+        0.0,
+        1.0,
+        "guard.footprint_padding",
+        live=True,
+    )
+    guard_escape_padding: float = parameter(
+        0.01, "metres kept at the escape speed", 0.0, 1.0, "guard.escape_padding", live=True
+    )
+    guard_latency: float = parameter(
+        0.0,
+        "seconds that a scan is old when it arrives, and a command takes on top of the robot's "
+        "actuation_delay",
+        0.0,
+        2.0,
+        "guard.latency",
+        live=True,
+    )
+    guard_deceleration: float = parameter(
+        0.0,
+        "m/s^2 that the base brakes with; 0: the robot's limit of acceleration",
+        0.0,
+        100.0,
+        "guard.deceleration",
+        live=True,
+    )
+    guard_escape_speed: float = parameter(
+        0.1,
+        "m/s at which the robot may come nearer than the padding, and at most while something is",
+        0.01,
+        1.0,
+        "guard.escape_speed",
+        live=True,
+    )
+    recovery_enabled: bool = parameter(
+        True, "notice that the robot gets nowhere, and try to free it", name="recovery.enabled", live=True
+    )
+    recovery_required_movement_radius: float = parameter(
+        0.5,
+        "metres that the robot must get away within movement_time_allowance",
+        0.01,
+        100.0,
+        "recovery.required_movement_radius",
+        live=True,
+    )
+    recovery_movement_time_allowance: float = parameter(
+        10.0,
+        "seconds without that movement after which it is stuck",
+        0.1,
+        1000.0,
+        "recovery.movement_time_allowance",
+        live=True,
+    )
+    recovery_blocked_time_allowance: float = parameter(
+        3.0,
+        "seconds held by the guard after which it is stuck",
+        0.1,
+        1000.0,
+        "recovery.blocked_time_allowance",
+        live=True,
+    )
+    recovery_circling_turns: float = parameter(
+        2.0,
+        "turns the same way, without coming nearer to the goal, that are circling",
+        0.5,
+        100.0,
+        "recovery.circling_turns",
+        live=True,
+    )
+    recovery_behaviors: tuple[str, ...] = parameter(
+        ("wait", "spin", "backup"),
+        "tried in this order, one each time: wait, spin to the free side, backup where that is seen free",
+        name="recovery.behaviors",
+        live=True,
+    )
+    recovery_number_of_retries: int = parameter(
+        6, "behaviors tried before giving up", 0, 1000, "recovery.number_of_retries", live=True
+    )
+    recovery_wait_duration: float = parameter(
+        2.0, "seconds", 0.1, 1000.0, "recovery.wait_duration", live=True
+    )
+    recovery_spin_speed: float = parameter(0.8, "rad/s", 0.01, 10.0, "recovery.spin_speed", live=True)
+    recovery_backup_dist: float = parameter(0.3, "metres", 0.01, 10.0, "recovery.backup_dist", live=True)
+    recovery_backup_speed: float = parameter(0.1, "m/s", 0.01, 10.0, "recovery.backup_speed", live=True)
+    recovery_time_allowance: float = parameter(
+        10.0,
+        "seconds after which a behavior ends in any case",
+        0.1,
+        1000.0,
+        "recovery.time_allowance",
+        live=True,
+    )
     scan_topics: tuple[str, ...] = parameter(("scan",), "topics of the lidars, one for each")
     lidar_from_tf: bool = parameter(
         True,
@@ -324,5 +452,18 @@ class PolicyNodeParameters:
             goal_tolerance=self.goal_tolerance,
             goal_hysteresis=self.goal_hysteresis,
             heading_tolerance=self.goal_heading_tolerance,
+            jx=self.jx or None,
+            jy=self.jy or None,
+            jwz=self.jwz or None,
+            guard=GuardConfig(
+                **{**self._group(GuardConfig), "deceleration": self.guard_deceleration or None}
+            ),
+            recovery=RecoveryConfig(**self._group(RecoveryConfig)),
+            robot=robot,
             **limits,
         )
+
+    def _group(self, cls: type[GuardConfig] | type[RecoveryConfig]) -> dict[str, Any]:
+        """The parameters of one part, such as ``guard.min_points``, by the names of its own fields."""
+        prefix = "guard" if cls is GuardConfig else "recovery"
+        return {f.name: getattr(self, f"{prefix}_{f.name}") for f in dataclasses.fields(cls)}

@@ -52,6 +52,9 @@ from scanpilot_ros.timing import TickTiming
 
 _STATUS_SECONDS = 0.5
 _DIAGNOSTICS_SECONDS = 1.0
+# The executor must show at least this often that it turns; after so long a silence the robot is stopped.
+_PULSE_SECONDS = 0.1
+_HANG_SECONDS = 0.2
 # With tick_on_scan: a scan sooner after a tick than this part of a period waits for the next one, and
 # after so many periods without a scan the timer ticks all the same.
 _SOONEST, _LATEST = 0.7, 1.5
@@ -69,6 +72,8 @@ class PolicyNode(LifecycleNode):
         self._active = False
         self._ticked = threading.Event()
         self._moving = False
+        self._alive = time.monotonic()
+        self._hangs = 0
         self._command = Command(ZERO_TWIST, State.DISABLED, "not configured")
         self._failure = ""
         self._status = self.create_publisher(DiagnosticStatus, "~/status", qos.LATCHED)
@@ -163,14 +168,20 @@ class PolicyNode(LifecycleNode):
         self._watching = threading.Event()
         self._watchdog = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._watchdog.start()
+        self._pulse = self.create_timer(_PULSE_SECONDS, self._beat, clock=self._steady)
+        self._beat()
+        self._hang_watchdog = threading.Thread(target=self._watch_loop, name="hang watchdog", daemon=True)
+        self._hang_watchdog.start()
         return super().on_activate(state)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Stop the robot and leave it alone."""
         self._stand("not active")
         self.destroy_timer(self._timer)
+        self.destroy_timer(self._pulse)
         self._watching.set()
         self._watchdog.join(1.0)
+        self._hang_watchdog.join(1.0)
         self._report()
         return super().on_deactivate(state)
 
@@ -328,8 +339,10 @@ class PolicyNode(LifecycleNode):
         except Exception as error:
             command = Command(ZERO_TWIST, State.FAILED, f"internal error: {type(error).__name__}: {error}")
             self.get_logger().error(command.reason, throttle_duration_sec=1.0)
+            self.navigator.stopped()
         self._send(command)
         self._timing.end(begun, time.monotonic())
+        self._beat()
         self._ticked.set()
         self._keep_period()
         try:
@@ -374,6 +387,21 @@ class PolicyNode(LifecycleNode):
                     self._send(Command(ZERO_TWIST, State.BAD_INPUT, problem))
             if self._watching.wait(min(until, 0.5 * period) + 0.001 if until > 0.0 else 0.25 * period):
                 return
+
+    def _beat(self) -> None:
+        """The executor still turns."""
+        self._alive = time.monotonic()
+
+    def _watch_loop(self) -> None:
+        """The other watchdog: zero when the executor hangs, whatever locks it holds but that for sending.
+
+        In a thread of its own, for the first one asks the navigator, which may be what hangs.
+        """
+        while not self._watching.wait(_HANG_SECONDS / 10.0):
+            silent = time.monotonic() - self._alive
+            if self._moving and silent > _HANG_SECONDS:
+                self._hangs += 1
+                self._send(Command(ZERO_TWIST, State.FAILED, f"the control loop hangs for {silent:.2f} s"))
 
     def _keep_period(self) -> None:
         """Tick at the period of the policy that drives now."""
@@ -510,6 +538,7 @@ class PolicyNode(LifecycleNode):
             **stream_values(self._streams, self.navigator.ages(time.monotonic())),
             "time_resets": self.navigator.resets,
             **self._lidars.values(),
+            **self._guard_values(),
             "command": f"{twist.vx:.3f} {twist.vy:.3f} {twist.wz:.3f}",
             "control_period (s)": self.navigator.period,
             "ticks": timing.count,
@@ -517,6 +546,18 @@ class PolicyNode(LifecycleNode):
             "tick_p50 (ms)": f"{1e3 * timing.duration(0.5):.2f}",
             "tick_p99 (ms)": f"{1e3 * timing.duration(0.99):.2f}",
             "tick_max (ms)": f"{1e3 * timing.duration_max:.2f}",
+        }
+
+    def _guard_values(self) -> dict[str, Any]:
+        counts = self.navigator.guard_counts
+        return {
+            "guard": "on" if self._settings.guard_enabled else "off",
+            "guard_ticks": counts.ticks,
+            "guard_slowed": counts.slowed,
+            "guard_stopped": counts.stopped,
+            "guard_rate": f"{counts.rate:.4f}",
+            "recoveries": self.navigator.recoveries,
+            "hangs": self._hangs,
         }
 
 

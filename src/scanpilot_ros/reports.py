@@ -21,6 +21,8 @@ LEVELS = {
     State.REACHED: DiagnosticStatus.OK,
     State.NO_GOAL: DiagnosticStatus.OK,
     State.DISABLED: DiagnosticStatus.WARN,
+    State.RECOVERING: DiagnosticStatus.WARN,
+    State.GAVE_UP: DiagnosticStatus.ERROR,
     State.NO_POLICY: DiagnosticStatus.ERROR,
     State.BAD_INPUT: DiagnosticStatus.ERROR,
     State.FAILED: DiagnosticStatus.ERROR,

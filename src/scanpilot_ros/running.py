@@ -72,6 +72,8 @@ def _spin(node: Node, told: threading.Event) -> int:
             failure.append(error)
         finally:
             done.set()
+            # The main thread must not sleep on while nobody drives.
+            told.set()
 
     thread = threading.Thread(target=spin, name="executor", daemon=True)
     thread.start()
