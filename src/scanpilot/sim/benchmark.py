@@ -141,6 +141,8 @@ def acceptance(stage_world: str, seconds: float) -> tuple[list[Figure], list[Thr
         scene = _scene(stage, 44, beams)
         (row,) = measure([Driving(scene, scene)])
         figure(f"robot-steps/s: 44 robots x {beams} beams, one thread", row.robot_steps_per_s, wanted)
+        # What a core to itself would make, on a machine that others use.
+        figure("the same a second of CPU time", 1e6 / row.cpu_us_per_robot_step, wanted)
 
     logger.info("64 robots and 4096")
     few, many = (_scene(worlds_of("clutter", count), 8, 180) for count in (8, 512))
