@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scanpilot import command
-from scanpilot.observation import FrameStack, ObservationSpec, ScanResampler, triplets_of
+from scanpilot.observation import FrameStack, ObservationSpec, ScanResampler, guide_for, triplets_of
 from scanpilot.robot import RobotSpec
 from scanpilot.sim.free_space import FreeSpace, NoRoom
 from scanpilot.sim.simulator import Simulator, SimulatorConfig
@@ -57,6 +58,61 @@ class Fleet(Protocol):
 
     def close(self) -> None:
         """Let go of what the fleet holds."""
+        ...
+
+
+class Experience(NamedTuple):
+    """One step of some robots: what they saw, what came of it, and their ids, ``(N,)``."""
+
+    before: Triplet
+    result: StepResult
+    robots: NDArray[np.int64]
+
+
+@runtime_checkable
+class Rollouts(Protocol):
+    """Robots elsewhere that act by themselves, with the weights they were sent last.
+
+    A `Fleet` in step would wait for the slowest connection at every step.
+    """
+
+    @property
+    def num_robots(self) -> int:
+        """Of all together."""
+        ...
+
+    @property
+    def robot(self) -> RobotSpec:
+        """What every robot is."""
+        ...
+
+    @property
+    def observation(self) -> ObservationSpec:
+        """What every robot sees."""
+        ...
+
+    def send(self, weights: dict[str, FloatArray]) -> None:
+        """Let them act with these weights of the acting network from now on; by chance until the first."""
+        ...
+
+    def receive(self, wait: bool) -> list[Experience]:
+        """What has arrived since the last call; waits for the first of it if asked to."""
+        ...
+
+    def observe(self) -> Triplet:
+        """What some of the robots saw last."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs to go on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the robots."""
         ...
 
 
@@ -147,6 +203,7 @@ class SimulatedFleet:
             lidar.mount,
         )
         self._frames = FrameStack(observation, n)
+        self._guide = guide_for(observation, n)
         self.starts: DoubleArray = np.zeros((n, 3))
         self.goals: DoubleArray = np.zeros((n, 3))
         self._steps = np.zeros(n, dtype=np.int64)
@@ -236,8 +293,7 @@ class SimulatedFleet:
             What all robots see now.
         """
         self._ages[list(next_worlds)] = 0
-        seen = self._triplets(self._frames.frames.copy())
-        self._current = self._begin_anew(robots, list(next_worlds), seen)
+        self._current = self._begin_anew(robots, list(next_worlds), self._current)
         return self._current
 
     def state_dict(self) -> dict[str, Any]:
@@ -252,6 +308,7 @@ class SimulatedFleet:
             "steps": self._steps,
             "ages": self._ages,
             **({"walkers": self._walkers.state_dict()} if self._walkers else {}),
+            **({"guide": self._guide.memory} if self._guide else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -268,6 +325,8 @@ class SimulatedFleet:
         if self._walkers:
             self._walkers.load_state_dict(state["walkers"])
         self._frames.restore(np.array(state["frames"]))
+        if self._guide is not None:
+            self._guide.restore(np.array(state["guide"]))
         self._current = self._triplets(self._frames.frames.copy())
 
     def close(self) -> None:
@@ -288,8 +347,15 @@ class SimulatedFleet:
         offset = self.goals[:, :2] - self.simulator.poses[:, :2]
         return np.hypot(offset[:, 0], offset[:, 1])
 
-    def _triplets(self, stacks: FloatArray) -> Triplet:
-        return triplets_of(stacks, self.goals, self.simulator.poses, self.simulator.twists)
+    def _triplets(self, stacks: FloatArray, robots: Any = slice(None)) -> Triplet:
+        """What these robots see, given their stacks."""
+        simulator = self.simulator
+        poses = simulator.poses[robots]
+        seen = triplets_of(stacks, self.goals[robots], poses, simulator.twists[robots])
+        if self._guide is None:
+            return seen
+        which = np.arange(self.num_robots)[robots]
+        return replace(seen, guidance=self._guide(stacks[:, -1], seen.goal, poses, which))
 
     def _expired_worlds(self) -> list[int]:
         if not self._config.world_lifetime:
@@ -317,10 +383,10 @@ class SimulatedFleet:
             if self._walkers and world in expired:
                 self._walkers.reset(int(world))
         robots = np.flatnonzero(ended)
-        scans = self._resample(self.simulator.scan()[robots])
-        stacks = successors.scan.copy()
-        stacks[robots] = self._frames.restarted(robots, scans)
-        return self._triplets(stacks)
+        if self._guide is not None:
+            self._guide.forget(robots)
+        first = self._frames.restarted(robots, self._resample(self.simulator.scan(robots=robots)))
+        return _replaced(successors, robots, self._triplets(first, robots))
 
     def _next_world(self, world: int) -> None:
         number = max(self.world_numbers) + 1
@@ -364,3 +430,15 @@ class SimulatedFleet:
             return at(self._config.start_spacing)
         except NoRoom:
             return at(0.0)
+
+
+def _replaced(triplets: Triplet, robots: np.ndarray[Any, np.dtype[np.int64]], others: Triplet) -> Triplet:
+    """The triplets with those of some robots taken from others."""
+    changed = {}
+    for field_ in fields(triplets):
+        values = getattr(triplets, field_.name)
+        if values is not None:
+            values = values.copy()
+            values[robots] = getattr(others, field_.name)
+        changed[field_.name] = values
+    return Triplet(**changed)

@@ -31,6 +31,7 @@ from scanpilot.observation import (
     ObservationSpec,
     ScanConverter,
     check_scan,
+    guide_for,
     obstacle_points,
     triplet_of,
 )
@@ -176,6 +177,8 @@ STALE_PERIODS = 1.75
 # A robot that the guard holds, but which turns faster than this share of its limit, is finding its way.
 _TURNING = 0.2
 # A goal that moves by less than this, metres and radians, is the same goal.
+# Odometry that goes farther than this from one tick to the next has jumped: what it remembers is elsewhere.
+_JUMP = 1.0
 _SAME_GOAL = 0.1
 # Where there is no policy yet to say it.
 DEFAULT_PERIOD = 0.2
@@ -213,14 +216,37 @@ class _Lidar(_Input[LaserScan]):
         self.frozen = FrozenScan()
 
 
+class _Memory:
+    """What a robot keeps of the past to make its triplets: the last frames, and where obstacles were."""
+
+    def __init__(self, observation: ObservationSpec) -> None:
+        self.observation = observation
+        self.stack = FrameStack(observation)
+        self._guide = guide_for(observation)
+        self._pose: Pose2D | None = None
+
+    def __call__(self, beams: FloatArray, goal: Pose2D, odometry: Odometry) -> Triplet:
+        """The triplet of one control period; ``goal`` in the odometry frame."""
+        frames = self.stack.push(beams[None])[0]
+        pose = odometry.pose
+        triplet = triplet_of(frames, goal, pose, odometry.twist)
+        if self._guide is None:
+            return triplet
+        if self._pose is None or math.hypot(pose.x - self._pose.x, pose.y - self._pose.y) > _JUMP:
+            self._guide.forget()
+        self._pose = pose
+        guidance = self._guide(frames[None, -1], triplet.goal[None], np.array([pose]))[0]
+        return replace(triplet, guidance=guidance)
+
+
 class _Pilot:
     """A policy with all that depends on it; replaced as a whole when the policy is."""
 
     def __init__(
-        self, policy: Policy, config: NavigatorConfig, lidars: Sequence[_Lidar], stack: FrameStack
+        self, policy: Policy, config: NavigatorConfig, lidars: Sequence[_Lidar], memory: _Memory
     ) -> None:
         self.policy = policy
-        self.stack = stack
+        self.memory = memory
         self.limits = config.limits_for(policy)
         self.limiter = config.limiter_for(policy)
         self.robot = config.robot or policy.robot
@@ -557,7 +583,7 @@ class Navigator:
             if phase is not Phase.DRIVE or rescue is not None:
                 self._restart = True
             elif self._restart:
-                pilot.stack.restart()
+                pilot.memory.stack.restart()
                 self._restart = False
         # Outside the lock: inputs keep arriving while the policy thinks.
         if rescue is not None:
@@ -667,9 +693,8 @@ class Navigator:
 
     def _drive(self, pilot: _Pilot, view: _View, target: Target) -> Command:
         odometry = view.odometry
-        frames = pilot.stack.push(pilot.observe(view.scans, odometry.twist)[None])[0]
-        triplet = triplet_of(frames, target.pose, odometry.pose, odometry.twist)
         robot = pilot.policy.robot
+        triplet = pilot.memory(pilot.observe(view.scans, odometry.twist), target.pose, odometry)
         try:
             action = executed_actions(pilot.policy.act(triplet), robot)
         except InvalidInput as error:
@@ -699,8 +724,10 @@ class Navigator:
         if self._next is not None:
             policy, old = self._next, self._pilot
             self._next = None
-            stack = _stack_for(policy.observation, old)
-            self._pilot = _Pilot(policy, self._config, self._lidars, stack)
+            memory = old.memory if old is not None else None
+            if memory is None or memory.observation != policy.observation:
+                memory = _Memory(policy.observation)
+            self._pilot = _Pilot(policy, self._config, self._lidars, memory)
             if self._recovery is None or self._recovery.config != self._config.recovery:
                 self._recovery = Recovery(self._config.recovery, self._pilot.robot)
             if old is not None:
@@ -711,12 +738,6 @@ class Navigator:
     def _timeouts(self) -> tuple[float, float]:
         default = STALE_PERIODS * self.period
         return self._config.scan_timeout or default, self._config.odometry_timeout or default
-
-
-def _stack_for(observation: ObservationSpec, old: _Pilot | None) -> FrameStack:
-    if old is not None and old.policy.observation == observation:
-        return old.stack
-    return FrameStack(observation)
 
 
 def _apart(a: Pose2D, b: Pose2D) -> float:

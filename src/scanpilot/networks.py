@@ -1,7 +1,7 @@
 """Encoder, decoder, actor and critics: shapes and forward passes, no losses, no optimisers.
 
 All networks read metric triplets through `observation.encode_scan` and `encode_state`; ``B`` is
-the batch, ``k`` the frames and ``n`` the beams of a scan, ``F`` the encoder's feature width.
+the batch, ``k`` the frames and ``n`` the beams of a scan, ``F`` the encoder's feature width, ``S`` that of the encoded state.
 """
 
 from __future__ import annotations
@@ -133,15 +133,15 @@ def make_decoder(observation: ObservationSpec, config: NetworkConfig) -> PatchDe
 class Actor(nn.Module):
     """Features and state to a Gaussian over unsquashed actions."""
 
-    def __init__(self, config: NetworkConfig) -> None:
+    def __init__(self, config: NetworkConfig, state_features: int = STATE_FEATURES) -> None:
         super().__init__()
         self._low, self._high = config.log_std_min, config.log_std_max
-        widths = (config.feature + STATE_FEATURES, *config.actor_hidden)
+        widths = (config.feature + state_features, *config.actor_hidden)
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.out = nn.Linear(widths[-1], 2 * ACTIONS)
 
     def forward(self, feature: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """``(B, F)`` and ``(B, STATE_FEATURES)`` to mean and log standard deviation, ``(B, 3)`` each."""
+        """``(B, F)`` and ``(B, S)`` to mean and log standard deviation, ``(B, 3)`` each."""
         x = torch.cat((feature, state), -1)
         for layer in self.hidden:
             x = functional.relu(layer(x))
@@ -154,9 +154,9 @@ class Actor(nn.Module):
 class Critics(nn.Module):
     """Q functions side by side in one batched matrix product per layer."""
 
-    def __init__(self, config: NetworkConfig, count: int = 2) -> None:
+    def __init__(self, config: NetworkConfig, state_features: int = STATE_FEATURES, count: int = 2) -> None:
         super().__init__()
-        widths = (config.feature + STATE_FEATURES + ACTIONS, *config.critic_hidden, 1)
+        widths = (config.feature + state_features + ACTIONS, *config.critic_hidden, 1)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for fan_in, fan_out in itertools.pairwise(widths):
             # nn.Linear's own initialisation, drawn for each critic apart.
@@ -170,7 +170,7 @@ class Critics(nn.Module):
             self.shifts.extend(nn.Parameter(torch.zeros(count, 1, width)) for width in widths[1:-1])
 
     def forward(self, feature: Tensor, state: Tensor, action: Tensor) -> Tensor:
-        """``(B, F)``, ``(B, STATE_FEATURES)`` and ``(B, 3)`` to values ``(count, B)``."""
+        """``(B, F)``, ``(B, S)`` and ``(B, 3)`` to values ``(count, B)``."""
         x = torch.cat((feature, state, action), -1).expand(self.weights[0].shape[0], -1, -1)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -217,17 +217,23 @@ class PolicyNetwork(nn.Module):
         super().__init__()
         self.observation = observation
         self.encoder = make_encoder(observation, config)
-        self.actor = Actor(config)
+        self.actor = Actor(config, observation.state_features)
 
-    def forward(self, scan: Tensor, goal: Tensor, speed: Tensor) -> Tensor:
-        """``(B, k, n)``, ``(B, 3)``, ``(B, 3)`` in metres, radians, m/s, rad/s to actions ``(B, 3)``."""
-        mean, _ = self.distribution(scan, goal, speed)
+    def forward(self, scan: Tensor, goal: Tensor, speed: Tensor, guidance: Tensor | None = None) -> Tensor:
+        """``(B, k, n)``, ``(B, 3)``, ``(B, 3)`` in metres, radians, m/s, rad/s to actions ``(B, 3)``.
+
+        ``guidance`` ``(B, 3)`` is for observations that have it.
+        """
+        mean, _ = self.distribution(scan, goal, speed, guidance)
         return squash(mean)
 
-    def distribution(self, scan: Tensor, goal: Tensor, speed: Tensor) -> tuple[Tensor, Tensor]:
+    def distribution(
+        self, scan: Tensor, goal: Tensor, speed: Tensor, guidance: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation of the unsquashed actions, ``(B, 3)`` each."""
         feature = self.encoder(encode_scan(scan, torch))
-        mean, log_std = self.actor(feature, encode_state(goal, speed, self.observation, torch))
+        state = encode_state(goal, speed, self.observation, torch, guidance)
+        mean, log_std = self.actor(feature, state)
         return mean, log_std
 
 

@@ -16,7 +16,7 @@ What a range reading means (one rule, applied everywhere):
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanpilot.geometry import relative_poses
+from scanpilot.guidance import FEATURES as GUIDANCE_FEATURES
+from scanpilot.guidance import GuidanceSpec, Guide
 from scanpilot.robot import RobotSpec
 from scanpilot.types import ORIGIN, DoubleArray, FloatArray, InvalidInput, LaserScan, Pose2D, Triplet, Twist2D
 
@@ -44,6 +46,8 @@ STATE_FEATURES = GOAL_FEATURES + SPEED_FEATURES
 _NEAREST = 0.05
 # Beyond this the policy is told the goal's direction only: a local navigator has no use for more.
 _FAR = 10.0
+# Metres of excess that the policy is told well apart.
+_EXCESS = 3.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class ObservationSpec:
         frames: k, scans stacked, one per control period.
         speed_scale: m/s, m/s and rad/s that the network sees as 1.
         encoding_version: how values are scaled for the network.
+        guidance: the network also gets which way round what was seen suggests; None leaves it out.
     """
 
     beams: int = 180
@@ -68,6 +73,7 @@ class ObservationSpec:
     frames: int = 3
     speed_scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
     encoding_version: int = ENCODING_VERSION
+    guidance: GuidanceSpec | None = None
 
     def __post_init__(self) -> None:
         if self.beams < 1 or self.frames < 1:
@@ -103,14 +109,25 @@ class ObservationSpec:
         """(k, n) of a triplet's scan."""
         return self.frames, self.beams
 
+    @property
+    def state_features(self) -> int:
+        """Width of `encode_state`."""
+        return STATE_FEATURES + (GUIDANCE_FEATURES if self.guidance else 0)
+
 
 def observation_for(
-    robot: RobotSpec, beams: int = 180, frames: int = 3, range_min: float = 0.2, range_max: float = 20.0
+    robot: RobotSpec,
+    beams: int = 180,
+    frames: int = 3,
+    range_min: float = 0.2,
+    range_max: float = 20.0,
+    guidance: bool = False,
 ) -> ObservationSpec:
     """The observation that suits a robot: its lidar's field of view, its limits as speed scale.
 
     ``range_min`` is lowered to where a small robot's outline comes closer to base_link: what is about
     to touch it must not look as far away as what it passes. Codes of failed measurements stay out.
+    ``guidance`` is for passages that the robot fits through lengthwise, with some air.
     """
     lidar = robot.lidar
     range_min = min(range_min, max(robot.footprint.inscribed_radius, _NEAREST))
@@ -123,7 +140,32 @@ def observation_for(
         if high - low >= _FULL_TURN:
             low, high = -math.pi, math.pi
     scale = (robot.limits.vx, robot.limits.vy or 1.0, robot.limits.wz)
-    return ObservationSpec(beams, low, high, range_min, range_max, frames, scale)
+    width = robot.footprint.inscribed_radius
+    way = GuidanceSpec(clearance=width + 0.07, comfort=width + 0.2) if guidance else None
+    return ObservationSpec(beams, low, high, range_min, range_max, frames, scale, guidance=way)
+
+
+def guide_for(spec: ObservationSpec, num_robots: int = 1) -> Guide | None:
+    """What remembers and guides N robots that see by this spec; None where it asks for none."""
+    if spec.guidance is None:
+        return None
+    return Guide(spec.guidance, spec.angle_min, spec.sector, spec.beams, spec.range_max, num_robots)
+
+
+def with_guidance(triplet: Triplet, spec: ObservationSpec) -> Triplet:
+    """The triplets with guidance, from their own scans alone unless somebody who remembers more gave it.
+
+    As they are if the policy wants none.
+    """
+    if spec.guidance is None or triplet.guidance is not None:
+        return triplet
+    batch, guide = triplet.batched(), guide_for(spec)
+    assert guide is not None
+    found: FloatArray = np.empty((len(batch), GUIDANCE_FEATURES), dtype=np.float32)
+    for k in range(len(batch)):
+        guide.forget()
+        found[k] = guide(batch.scan[k : k + 1, -1], batch.goal[k : k + 1], np.zeros((1, 3)))[0]
+    return replace(triplet, guidance=found if triplet.scan.ndim == 3 else found[0])
 
 
 class ScanResampler:
@@ -431,7 +473,8 @@ def probe(spec: ObservationSpec) -> Triplet:
     scans = np.clip(3.0 + 2.5 * wave, spec.range_min, spec.range_max)
     goals = np.array([[2.0, 0.5, 0.0], [-1.0, 3.0, 1.5], [8.0, -6.0, -2.0], [0.3, 0.0, 3.0]])
     speeds = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.5], [0.5, 0.2, -1.0], [0.1, 0.0, 0.0]])
-    return Triplet(scans.astype(np.float32), goals.astype(np.float32), speeds.astype(np.float32))
+    made = Triplet(scans.astype(np.float32), goals.astype(np.float32), speeds.astype(np.float32))
+    return with_guidance(made, spec)
 
 
 def encode_scan(scan: Any, xp: ModuleType) -> Any:
@@ -446,18 +489,20 @@ def decode_scan(encoded: Any, spec: ObservationSpec, xp: ModuleType) -> Any:
     return xp.exp(2.0 * xp.clip(encoded, low, high) + 1.0)
 
 
-def encode_state(goal: Any, speed: Any, spec: ObservationSpec, xp: ModuleType) -> Any:
-    """Goal and speed as network input.
+def encode_state(goal: Any, speed: Any, spec: ObservationSpec, xp: ModuleType, guidance: Any = None) -> Any:
+    """Goal, speed and guidance as network input.
 
     Args:
         goal: ``(..., 3)`` x, y, yaw in ``base_link``; metres and radians.
         speed: ``(..., 3)`` vx, vy, wz.
         spec: gives the scale of speeds.
         xp: ``numpy`` or ``torch``, whichever the arguments are of.
+        guidance: ``(..., 3)`` of `with_guidance`, if the spec has it.
 
     Returns:
-        ``(..., STATE_FEATURES)``: cosine and sine of the goal's bearing, distance clipped at
-        10 m, exp(-distance), cosine and sine of the goal's yaw, scaled speeds.
+        ``(..., spec.state_features)``: cosine and sine of the goal's bearing, distance clipped at
+        10 m, exp(-distance), cosine and sine of the goal's yaw, scaled speeds; cosine and sine of
+        where the way begins, and its excess through tanh.
     """
     x, y, yaw = goal[..., 0], goal[..., 1], goal[..., 2]
     distance = xp.sqrt(x * x + y * y + 1e-12)
@@ -470,4 +515,6 @@ def encode_state(goal: Any, speed: Any, spec: ObservationSpec, xp: ModuleType) -
         xp.sin(yaw),
     ]
     features.extend(speed[..., i] / spec.speed_scale[i] for i in range(SPEED_FEATURES))
+    if spec.guidance:
+        features.extend((guidance[..., 0], guidance[..., 1], xp.tanh(guidance[..., 2] / _EXCESS)))
     return xp.stack(features, -1)

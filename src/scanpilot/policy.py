@@ -14,7 +14,7 @@ import numpy as np
 
 from scanpilot import command
 from scanpilot.manifest import PolicyManifest
-from scanpilot.observation import ObservationSpec
+from scanpilot.observation import ObservationSpec, with_guidance
 from scanpilot.robot import RobotSpec
 from scanpilot.types import FloatArray, Triplet
 
@@ -85,7 +85,8 @@ class Policy:
         Raises:
             scanpilot.types.InvalidInput: the network's output is not finite.
         """
-        out = self.inference.actions(named_inputs(triplet.batched()))
+        batch = with_guidance(triplet.batched(), self.observation)
+        out = self.inference.actions(named_inputs(batch))
         actions = command.executed_actions(out, self.robot)
         return actions if triplet.scan.ndim == 3 else actions[0]
 

@@ -22,11 +22,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class States:
-    """B states as tensors: scan ``(B, k, n)``, goal ``(B, 3)``, speed ``(B, 3)``; units of `Triplet`."""
+    """B states as tensors: scan ``(B, k, n)``, goal, speed and guidance ``(B, 3)``; units of `Triplet`."""
 
     scan: Tensor
     goal: Tensor
     speed: Tensor
+    guidance: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class ReplayBuffer:
 
         # The successor's older frames are this state's newer ones: only its newest is kept.
         self._scan = ring(frames + 1, beams, dtype=torch.float16)
-        self._goal, self._speed = ring(2, 3), ring(2, 3)
+        self._goal, self._speed, self._guidance = ring(2, 3), ring(2, 3), ring(2, 3)
         self._action, self._reward = ring(3), ring()
         self._terminated = ring(dtype=torch.bool)
         # Slot of the next transition of the same episode; -1: the episode ended, or it is not here yet.
@@ -151,6 +152,10 @@ class ReplayBuffer:
         self._scan[at, -1] = tensor(after.scan[rows, -1]).half()
         self._goal[at, 0], self._goal[at, 1] = tensor(before.goal[rows]), tensor(after.goal[rows])
         self._speed[at, 0], self._speed[at, 1] = tensor(before.speed[rows]), tensor(after.speed[rows])
+        for place, triplet in enumerate((before, after)):
+            # A policy without guidance has no use for what stands there.
+            if triplet.guidance is not None:
+                self._guidance[at, place] = tensor(triplet.guidance[rows])
         self._action[at] = tensor(result.actions[rows])
         self._reward[at] = tensor(result.rewards[rows])
         self._terminated[at] = tensor(result.terminated[rows])
@@ -205,12 +210,21 @@ class ReplayBuffer:
             last = torch.where(alive, following, last)
         discounts = discounts * (~self._terminated[last])
         scans = self._scan[slots].float()
-        successors = States(scans[:, 1:], self._goal[slots, 1], self._speed[slots, 1])
+        successors = States(
+            scans[:, 1:], self._goal[slots, 1], self._speed[slots, 1], self._guidance[slots, 1]
+        )
         bootstrap = successors
         if self.n_step > 1:
-            bootstrap = States(self._scan[last, 1:].float(), self._goal[last, 1], self._speed[last, 1])
+            bootstrap = States(
+                self._scan[last, 1:].float(),
+                self._goal[last, 1],
+                self._speed[last, 1],
+                self._guidance[last, 1],
+            )
         return Batch(
-            states=States(scans[:, :-1], self._goal[slots, 0], self._speed[slots, 0]),
+            states=States(
+                scans[:, :-1], self._goal[slots, 0], self._speed[slots, 0], self._guidance[slots, 0]
+            ),
             actions=self._action[slots],
             returns=returns,
             discounts=discounts,
@@ -250,7 +264,7 @@ class ReplayBuffer:
 
     @staticmethod
     def _arrays() -> tuple[str, ...]:
-        return ("_scan", "_goal", "_speed", "_action", "_reward", "_terminated", "_next")
+        return ("_scan", "_goal", "_speed", "_guidance", "_action", "_reward", "_terminated", "_next")
 
 
 def _finite_rows(before: Triplet, result: StepResult) -> NDArray[np.bool_]:

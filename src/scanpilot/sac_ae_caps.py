@@ -33,7 +33,13 @@ from scanpilot.networks import (
     parameters_of,
     squash,
 )
-from scanpilot.observation import ObservationSpec, decode_scan, encode_scan, encode_state
+from scanpilot.observation import (
+    ObservationSpec,
+    decode_scan,
+    encode_scan,
+    encode_state,
+    with_guidance,
+)
 from scanpilot.replay_buffer import Batch, States
 from scanpilot.types import BoolArray, FloatArray, Triplet
 
@@ -143,6 +149,8 @@ def mirrored(batch: Batch, count: int) -> Batch:
             torch.cat((original.scan[:count].flip(-1), original.scan[count:])),
             sign(original.goal, (1.0, -1.0, -1.0)),
             sign(original.speed, (1.0, -1.0, -1.0)),
+            # Cosine, sine, excess.
+            None if original.guidance is None else sign(original.guidance, (1.0, -1.0, 1.0)),
         )
 
     return dataclasses.replace(
@@ -192,9 +200,9 @@ class SacAeCaps:
             torch.manual_seed(seed)
             self.network = PolicyNetwork(observation, config.network).to(self._device)
             self.decoder = make_decoder(observation, config.network).to(self._device)
-            self.critics = Critics(config.network).to(self._device)
+            self.critics = Critics(config.network, observation.state_features).to(self._device)
             self.target_encoder = make_encoder(observation, config.network).to(self._device)
-            self.target_critics = Critics(config.network).to(self._device)
+            self.target_critics = Critics(config.network, observation.state_features).to(self._device)
             self.average_network = PolicyNetwork(observation, config.network).to(self._device)
             self.average_decoder = make_decoder(observation, config.network).to(self._device)
         _copy(self.network.encoder, self.target_encoder)
@@ -230,8 +238,7 @@ class SacAeCaps:
     @torch.inference_mode()
     def explore(self, triplets: Triplet) -> FloatArray:
         """Actions ``(N, 3)`` sampled from the learner's policy."""
-        scan, goal, speed = self._tensors(triplets)
-        mean, log_std = self.network.distribution(scan, goal, speed)
+        mean, log_std = self.network.distribution(*self._tensors(triplets))
         actions: FloatArray = squash(mean + log_std.exp() * self._noise(mean)).cpu().numpy()
         return actions
 
@@ -244,7 +251,7 @@ class SacAeCaps:
     @torch.inference_mode()
     def reconstruct(self, triplets: Triplet) -> FloatArray:
         """What the averaged autoencoder makes of the newest scans, ``(N, n)`` metres."""
-        scan, _, _ = self._tensors(triplets)
+        scan = self._tensors(triplets)[0]
         decoded = self.average_decoder(self.average_network.encoder(encode_scan(scan, torch)))
         newest: FloatArray = decode_scan(decoded, self.observation, torch)[:, -1].cpu().numpy()
         return newest
@@ -352,7 +359,7 @@ class SacAeCaps:
             feature = self.network.encoder(encode_scan(scan, torch))
             goal = states.goal + sigma * self._noise(states.goal)
             speed = states.speed + sigma * self._noise(states.speed)
-            state = encode_state(goal, speed, self.observation, torch)
+            state = encode_state(goal, speed, self.observation, torch, states.guidance)
         near_mean, _ = self.network.actor(feature, state)
         return self._distance(mean, near_mean)
 
@@ -384,7 +391,7 @@ class SacAeCaps:
         _approach(self.decoder, self.average_decoder, 1.0 - decay)
 
     def _state(self, states: States) -> Tensor:
-        encoded: Tensor = encode_state(states.goal, states.speed, self.observation, torch)
+        encoded: Tensor = encode_state(states.goal, states.speed, self.observation, torch, states.guidance)
         return encoded
 
     def _executed(self, actions: Tensor) -> Tensor:
@@ -403,12 +410,14 @@ class SacAeCaps:
     def _noise(self, like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=self._generator, device=self._device)
 
-    def _tensors(self, triplets: Triplet) -> tuple[Tensor, Tensor, Tensor]:
-        scan, goal, speed = (
-            torch.from_numpy(np.ascontiguousarray(a)).to(self._device)
-            for a in (triplets.scan, triplets.goal, triplets.speed)
-        )
-        return scan, goal, speed
+    def _tensors(self, triplets: Triplet) -> list[Tensor]:
+        triplets = with_guidance(triplets, self.observation)
+        arrays = (triplets.scan, triplets.goal, triplets.speed, triplets.guidance)
+        return [
+            torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+            for array in arrays
+            if array is not None
+        ]
 
     def _modules(self) -> dict[str, nn.Module]:
         return {

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scanpilot import __version__, checkpoint, command, configuration, failures
-from scanpilot.fleet import Fleet, FleetConfig
+from scanpilot.fleet import Experience, Fleet, FleetConfig, Rollouts
 from scanpilot.manifest import PolicyManifest
 from scanpilot.replay_buffer import ReplayBuffer
 from scanpilot.sac_ae_caps import AgentConfig, SacAeCaps
@@ -45,12 +46,14 @@ class ObservationConfig:
         beams: sectors.
         frames: stacked scans.
         range_min, range_max: metres.
+        guidance: the policy is also told which way round the scan suggests, see `scanpilot.guidance`.
     """
 
     beams: int = 180
     frames: int = 3
     range_min: float = 0.2
     range_max: float = 20.0
+    guidance: bool = True
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Trainer:
     """One training run.
 
     Args:
-        fleet: what collects.
+        fleet: what collects: robots that are driven from here step by step, or that act by themselves.
         agent: what learns.
         replay: where transitions wait.
         manifest: what the published policies say of themselves; training and evaluation are added.
@@ -143,7 +146,7 @@ class Trainer:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Fleet | Rollouts,
         agent: SacAeCaps,
         replay: ReplayBuffer,
         manifest: PolicyManifest,
@@ -188,7 +191,10 @@ class Trainer:
                 self.save()
                 saved = time.monotonic()
             self._agent.set_progress(fraction)
-            self._collect(meanwhile=self._learn)
+            if isinstance(self._fleet, Rollouts):
+                self._exchange(self._fleet)
+            else:
+                self._collect(meanwhile=self._learn)
             self._report(fraction)
         self.save()
         if self.published is None:
@@ -210,25 +216,45 @@ class Trainer:
         What is learned meanwhile is learned from what was there before, whichever thread is faster: a run
         does not depend on timing.
         """
-        triplets = self._fleet.observe()
+        fleet = self._fleet
+        assert not isinstance(fleet, Rollouts)
+        triplets = fleet.observe()
         if self.steps < self._config.warmup_steps:
-            spread = self._rng.random((self._fleet.num_robots, 3), dtype=np.float32)
-            actions = command.ACTION_LOW + spread * (command.ACTION_HIGH - command.ACTION_LOW)
+            actions = command.random_actions(self._rng, fleet.num_robots)
         else:
             actions = self._agent.explore(triplets)
-        stepping = self._stepper.submit(self._fleet.step, actions)
+        stepping = self._stepper.submit(fleet.step, actions)
         meanwhile()
-        result = stepping.result()
-        self._replay.add(triplets, result)
+        self._store(Experience(triplets, stepping.result(), np.arange(fleet.num_robots)))
+
+    def _exchange(self, rollouts: Rollouts) -> None:
+        """Weights for what robots have sent that act by themselves, and updates for what they sent.
+
+        As many updates as for steps of a fleet of the configured size, but at most those of four steps at
+        a time: robots may bring more than can be learned from, and must not wait for it.
+        """
+        config = self._config
+        if self.steps >= config.warmup_steps:
+            weights = self._agent.network.state_dict()
+            rollouts.send({name: value.detach().cpu().numpy() for name, value in weights.items()})
+        before = self.steps
+        for experience in rollouts.receive(wait=True):
+            self._store(experience)
+        fleet_steps = (self.steps - before) / (config.fleet.worlds * config.fleet.robots_per_world)
+        self._learn(math.ceil(min(fleet_steps, 4.0) * config.updates_per_step))
+
+    def _store(self, experience: Experience) -> None:
+        before, result, robots = experience
+        self._replay.add(before, result, robots)
         if self.steps >= self._config.warmup_steps:
-            self._motion.note(result)
-        self.steps += self._fleet.num_robots
+            self._motion.note(result, robots)
+        self.steps += len(before)
         self._note_outcomes(result)
 
-    def _learn(self) -> None:
+    def _learn(self, updates: int | None = None) -> None:
         if self.steps < self._config.warmup_steps or not len(self._replay):
             return
-        for _ in range(self._config.updates_per_step):
+        for _ in range(self._config.updates_per_step if updates is None else updates):
             self._losses.update(self._agent.update(self._replay.sample(self._agent.config.batch_size)))
 
     def _note_outcomes(self, result: StepResult) -> None:
@@ -319,7 +345,7 @@ class Trainer:
             del config[name]
         parts = {name: json.dumps(value) for name, value in config.items()}
         robot = json.dumps(configuration.to_dict(self._manifest.robot))
-        return {"seed": self._seed, "robot": robot, **parts}
+        return {"seed": self._seed, "robot": robot, "fleet": type(self._fleet).__name__, **parts}
 
     def save(self) -> None:
         """Write all that `restore` needs; a full disk is reported, and training goes on."""
@@ -361,6 +387,8 @@ class Trainer:
         self._agent.load_state_dict(state["agent"])
         self._replay.load_state_dict(state["replay"])
         self._fleet.load_state_dict(state["fleet"])
+        if isinstance(self._fleet, Rollouts):
+            self._replay.forget_chains()
         self._rng.bit_generator.state = state["rng"]
         self.steps, self._seconds = int(state["steps"]), float(state["seconds"])
         self._validated, self.published = int(state["validated"]), state["published"]
@@ -372,14 +400,15 @@ class _Motion:
 
     def __init__(self, active: BoolArray, steps: int = 200) -> None:
         self._active = active
-        self._previous: FloatArray | None = None
+        self._previous: tuple[NDArray[np.int64], FloatArray] | None = None
         self._rows: deque[tuple[float, float, float]] = deque(maxlen=steps)
 
-    def note(self, result: StepResult) -> None:
-        actions = result.actions
-        before = actions if self._previous is None else self._previous
+    def note(self, result: StepResult, robots: NDArray[np.int64]) -> None:
+        actions = before = result.actions
+        if self._previous is not None and np.array_equal(self._previous[0], robots):
+            before = self._previous[1]
         change = np.abs(actions - before)[:, self._active].mean()
-        self._previous = actions
+        self._previous = (robots, actions)
         self._rows.append((float(actions[:, 0].mean()), float(np.abs(actions[:, 2]).mean()), float(change)))
 
     def numbers(self) -> dict[str, float]:

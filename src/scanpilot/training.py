@@ -17,11 +17,11 @@ from scanpilot.evaluation import report
 from scanpilot.evaluation.episodes import Episode
 from scanpilot.evaluation.metrics import summarise
 from scanpilot.evaluation.suites import Suite, run_suite
-from scanpilot.fleet import SimulatedFleet
+from scanpilot.fleet import Rollouts, SimulatedFleet
 from scanpilot.manifest import PolicyManifest
-from scanpilot.observation import observation_for
+from scanpilot.observation import ObservationSpec, observation_for
 from scanpilot.replay_buffer import ReplayBuffer
-from scanpilot.robot import load_robot
+from scanpilot.robot import RobotSpec, load_robot
 from scanpilot.sac_ae_caps import SacAeCaps
 from scanpilot.sim import sources
 from scanpilot.trainer import Budget, TrainConfig, Trainer
@@ -43,6 +43,8 @@ def train(
     overrides: Sequence[str] = (),
     resume: bool = False,
     until_success: float | None = None,
+    ray: str | None = None,
+    workers: int = 2,
 ) -> dict[str, Any]:
     """Train a policy in the embedded simulator.
 
@@ -55,6 +57,8 @@ def train(
         overrides: ``key=value`` for the configuration.
         resume: go on with the run in ``out``.
         until_success: stop as soon as a published policy succeeds in this fraction of validation episodes.
+        ray: address of a Ray cluster to collect on, or ``local``; see `distributed`.
+        workers: how many there.
 
     Returns:
         The validation of the published policy.
@@ -76,18 +80,12 @@ def train(
         settings.observation.frames,
         settings.observation.range_min,
         settings.observation.range_max,
-    )
-    fleet = SimulatedFleet(
-        sources.worlds(settings.world, "training", seed),
-        spec,
-        observation,
-        settings.task,
-        settings.fleet,
-        seed,
+        settings.observation.guidance,
     )
     if settings.agent.mirror and not spec.is_symmetric:
         logger.warning("%s is not the same in a mirror: training without agent.mirror", spec.name)
         settings = replace(settings, agent=replace(settings.agent, mirror=False))
+    fleet = _fleet(spec, observation, settings, seed, ray, workers)
     agent = SacAeCaps(
         observation,
         command.active_components(spec),
@@ -158,3 +156,22 @@ def train(
     finally:
         log.close()
         fleet.close()
+
+
+def _fleet(
+    robot: RobotSpec,
+    observation: ObservationSpec,
+    settings: TrainConfig,
+    seed: int,
+    ray: str | None,
+    workers: int,
+) -> SimulatedFleet | Rollouts:
+    """What collects: a fleet in this process, or workers on a Ray cluster."""
+    if ray is None:
+        worlds = sources.worlds(settings.world, "training", seed)
+        return SimulatedFleet(worlds, robot, observation, settings.task, settings.fleet, seed)
+    try:
+        from scanpilot import distributed
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("collecting on Ray needs it: pip install 'scanpilot[ray]'") from error
+    return distributed.RayFleet(distributed.Plan(robot, observation, settings, seed), workers, ray)

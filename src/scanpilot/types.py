@@ -11,6 +11,7 @@ that needs a robot, a simulator or a network.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -141,11 +142,14 @@ class Triplet:
             clipped to the policy's ``[range_min, range_max]``; no return = range_max.
         goal: float32 ``(3,)`` or ``(N, 3)``: goal pose x, y, yaw in ``base_link``.
         speed: float32 ``(3,)`` or ``(N, 3)``: vx, vy, wz in ``base_link``, m/s and rad/s.
+        guidance: float32 ``(3,)`` or ``(N, 3)``: what `scanpilot.guidance` makes of what the robot has
+            seen, for a policy that wants it; without it the policy asks the scan alone.
     """
 
     scan: FloatArray
     goal: FloatArray
     speed: FloatArray
+    guidance: FloatArray | None = None
 
     def __len__(self) -> int:
         """Number of robots in a batch."""
@@ -157,11 +161,15 @@ class Triplet:
         """This triplet with a batch dimension in front; a batch is returned as it is."""
         if self.scan.ndim == 3:
             return self
-        return Triplet(self.scan[None], self.goal[None], self.speed[None])
+        return self._each(lambda values: values[None])
 
     def __getitem__(self, index: int | slice | NDArray[np.generic]) -> Triplet:
         """The triplets of some robots of a batch."""
-        return Triplet(self.scan[index], self.goal[index], self.speed[index])
+        return self._each(lambda values: values[index])
+
+    def _each(self, change: Callable[[FloatArray], FloatArray]) -> Triplet:
+        guidance = None if self.guidance is None else change(self.guidance)
+        return Triplet(change(self.scan), change(self.goal), change(self.speed), guidance)
 
     def is_finite(self) -> bool:
         """Whether every number in it is finite."""

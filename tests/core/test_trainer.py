@@ -20,6 +20,7 @@ from scanpilot.replay_buffer import ReplayBuffer
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.sac_ae_caps import AgentConfig, SacAeCaps
 from scanpilot.sim.simulator import SimulatorConfig
+from scanpilot.sim.walkers import WalkerConfig
 from scanpilot.trainer import Budget, TrainConfig, Trainer
 from scanpilot.types import StepResult, Triplet
 
@@ -409,7 +410,11 @@ def test_the_shipped_configuration_states_every_key_and_agrees_with_the_code() -
 
 # Said on the command line of one machine, and the simulator's departures from the ideal, off by default.
 PER_MACHINE = {"threads"}
-SIMULATOR_KEYS = {"simulator", *(f.name for f in dataclasses.fields(SimulatorConfig))} - PER_MACHINE
+SIMULATOR_KEYS = {
+    "simulator",
+    "walkers",
+    *(f.name for config in (SimulatorConfig, WalkerConfig) for f in dataclasses.fields(config)),
+} - PER_MACHINE
 
 
 def _keys(tree: dict[str, object]) -> Iterator[str]:

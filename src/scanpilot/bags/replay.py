@@ -264,9 +264,9 @@ class _Critics:
         from scanpilot.policy import named_inputs
 
         torch = self._torch
+        inputs = named_inputs(with_guidance(triplet, self._observation))
         with torch.inference_mode():
-            complete = named_inputs(with_guidance(triplet, self._observation))
-            seen = {name: torch.from_numpy(values) for name, values in complete.items()}
+            seen = {name: torch.from_numpy(array) for name, array in inputs.items()}
             feature = self._network.encoder(encode_scan(seen.pop("scan"), torch))
             state = encode_state(spec=self._observation, xp=torch, **seen)
             values = self._critics(feature, state, torch.from_numpy(np.ascontiguousarray(actions)))
