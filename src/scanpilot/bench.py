@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scanpilot import resources
-from scanpilot.robot import RobotSpec, load_robot
+from scanpilot.robot import load_robot
 from scanpilot.types import StepResult, Triplet
+
+if TYPE_CHECKING:
+    from scanpilot.checkpoint import Backend
+    from scanpilot.policy import Policy
 
 
 def machine() -> dict[str, Any]:
@@ -70,51 +75,48 @@ def _our_update(config_name: str) -> Callable[[], Any]:
     return lambda: agent.update(replay.sample(config.agent.batch_size))
 
 
-def bench_inference(policy: Path | None, seconds: float) -> dict[str, Any]:
-    """Time of one robot's ``act`` and of one whole control tick, one thread, milliseconds."""
-    import torch
+def bench_inference(policy: Path, seconds: float) -> dict[str, Any]:
+    """Time of one robot's ``act`` and of one whole control tick by each backend, one thread, milliseconds.
 
+    A backend whose package, or whose file in the policy directory, is not there is left out.
+    """
     from scanpilot import checkpoint
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    results: dict[str, Any] = {}
+    backends: tuple[Backend, ...] = ("torch", "onnx")
+    for backend in backends:
+        with contextlib.suppress(checkpoint.CheckpointError):
+            results[backend] = _time_policy(checkpoint.load_policy(policy, backend), seconds)
+    return results
+
+
+def _time_policy(policy: Policy, seconds: float) -> dict[str, float]:
     from scanpilot.navigator import Navigator, NavigatorConfig
     from scanpilot.types import LaserScan, Odometry, Pose2D, Twist2D
 
-    torch.set_num_threads(1)
-    loaded = (
-        checkpoint.load_policy(policy)
-        if policy
-        else _untrained(load_robot(resources.find("robot", "generic_diff")))
-    )
     rng = np.random.default_rng(0)
-    before, _ = _made_up(rng, 1, loaded.observation.scan_shape)
-    navigator = Navigator(NavigatorConfig(), loaded)
+    before, _ = _made_up(rng, 1, policy.observation.scan_shape)
+    navigator = Navigator(NavigatorConfig(), policy)
     navigator.set_goal(Pose2D(5.0, 1.0, 0.0))
-    ranges = rng.uniform(0.5, 8.0, 720).astype(np.float32)
+    scans = rng.uniform(0.5, 8.0, (50, 720)).astype(np.float32)
+    ticks = 0
 
     def tick() -> None:
+        nonlocal ticks
+        ticks += 1
         now = time.monotonic()
+        ranges = scans[ticks % len(scans)]
         navigator.set_scan(LaserScan(ranges, -np.pi, 2 * np.pi / 720, 0.1, 10.0, now), now)
         navigator.set_odometry(Odometry(Pose2D(0.0, 0.0, 0.0), Twist2D(0.2, 0.0, 0.0), now), now)
         navigator.tick(now)
 
     result = {}
-    for name, work in (("act", lambda: loaded.act(before[0])), ("tick", tick)):
+    for name, work in (("act", lambda: policy.act(before[0])), ("tick", tick)):
         times = _times(work, seconds)
         result[f"{name}_p50_ms"] = 1e3 * float(np.quantile(times, 0.5))
         result[f"{name}_p99_ms"] = 1e3 * float(np.quantile(times, 0.99))
-    return {"torch": result}
-
-
-def _untrained(robot: RobotSpec) -> Any:
-    from scanpilot.manifest import NetworkConfig, PolicyManifest
-    from scanpilot.networks import new_networks
-    from scanpilot.observation import observation_for
-    from scanpilot.policy import Policy
-    from scanpilot.torch_inference import TorchInference
-
-    manifest = PolicyManifest(
-        "untrained", robot, observation_for(robot), NetworkConfig(), robot.control_period
-    )
-    return Policy(manifest, TorchInference(*new_networks(manifest)), identity="untrained")
+    return result
 
 
 def _made_up(rng: np.random.Generator, count: int, scan_shape: tuple[int, int]) -> tuple[Triplet, StepResult]:

@@ -223,10 +223,13 @@ def _add_bench(commands: Any) -> None:
         "bench", help="measure the simulator, the learner and inference on this machine"
     )
     bench.add_argument(
-        "what", nargs="?", choices=("sim", "learner", "inference"), help="only this (default: all)"
+        "what",
+        nargs="?",
+        choices=("sim", "learner", "inference", "node"),
+        help="only this (default: all but node, which measures a running policy node and needs ROS)",
     )
     bench.add_argument("--threads", type=int, nargs="+", default=[1], help="the learner takes the first")
-    bench.add_argument("--policy", help="for inference: a released policy, a policy directory or a run")
+    bench.add_argument("--policy", help="for inference and node: a released policy or a policy directory")
     bench.add_argument("--seconds", type=_positive, default=1.0, help="for each measurement")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     sim = bench.add_argument_group(
@@ -264,13 +267,27 @@ def _bench(args: argparse.Namespace) -> int:
     if args.what in (None, "learner"):
         results.update(bench.bench_learner(args.seconds, args.threads[0]))
     if args.what in (None, "inference"):
-        policy = resources.find("policy", args.policy) if args.policy else None
+        policy = resources.find("policy", args.policy or "generic_diff")
         results.update(bench.bench_inference(policy, args.seconds))
+    if args.what == "node":
+        results["node"] = _bench_node(args)
     tabled = ("rows", "figures")
     print(json.dumps({key: value for key, value in results.items() if key not in tabled}, indent=2))
     if args.json:
         _write_json(args.json, results)
     return 0
+
+
+def _bench_node(args: argparse.Namespace) -> Any:
+    # A program of its own, since only scanpilot_ros may know ROS: the core never imports it.
+    import subprocess
+
+    command = [sys.executable, "-m", "scanpilot_ros.node_benchmark"]
+    command += ["--policy", args.policy or "generic_diff", "--seconds", str(args.seconds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise InvalidInput("the policy node could not be measured, see above")
+    return json.loads(done.stdout)
 
 
 def _bench_sim(args: argparse.Namespace) -> dict[str, Any]:

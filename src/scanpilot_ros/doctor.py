@@ -198,6 +198,9 @@ class Doctor(Node):
             count = self.count_subscribers if topic.kind in _TWISTS else self.count_publishers
             if count(name) > 0:
                 topic.candidates.append(name)
+        # Those of this robot first: they are what was most likely meant.
+        space = f"{self.get_namespace().rstrip('/')}/"
+        topic.candidates.sort(key=lambda name: (not name.startswith(space), name))
 
     # What they say
 

@@ -364,7 +364,11 @@ class PolicyNode(LifecycleNode):
             self._publish(command.twist)
         self._command = command
         if self._reported is None or command.state is not self._reported[0]:
-            self._report()
+            try:
+                self._report()
+            except Exception as error:
+                # Watchdogs send from their own threads, which must live on whatever is wrong with a report.
+                self.get_logger().error(f"nothing to report: {error!r}", throttle_duration_sec=1.0)
 
     def _publish(self, twist: Twist2D) -> None:
         """With the lock held."""

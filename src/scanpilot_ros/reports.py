@@ -49,7 +49,8 @@ class Stream:
 
     def rate(self, now: float) -> float:
         """Messages per second over the last two seconds; 0 when fewer than two came."""
-        recent = [t for t in self._arrivals if now - t <= self._WINDOW]
+        # A copy, made at once: watchdogs report too, from threads of their own, while messages arrive.
+        recent = [t for t in tuple(self._arrivals) if now - t <= self._WINDOW]
         return 0.0 if len(recent) < 2 else (len(recent) - 1) / (recent[-1] - recent[0] or math.inf)
 
 

@@ -85,16 +85,18 @@ def _spin(node: Node, told: threading.Event) -> int:
     # Python gives signals their default meaning back while it ends: another one would look like a crash.
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    # What is raised after this is rclpy's executor being taken apart while it waits: no failure of ours.
+    failed = list(failure)
     executor.shutdown(timeout_sec=1.0)
     thread.join(2.0)
-    if failure:
-        node.get_logger().fatal(f"{type(failure[0]).__name__}: {failure[0]}")
+    if failed:
+        node.get_logger().fatal(f"{type(failed[0]).__name__}: {failed[0]}")
     if thread.is_alive():
         # A callback hangs: the robot has its zero, and there is nothing left worth waiting for.
         os._exit(1)
     node.destroy_node()
     rclpy.shutdown()
-    return 1 if failure else 0
+    return 1 if failed else 0
 
 
 def _orphaned() -> bool:
