@@ -152,10 +152,14 @@ def guide_for(spec: ObservationSpec, num_robots: int = 1) -> Guide | None:
     return Guide(spec.guidance, spec.angle_min, spec.sector, spec.beams, spec.range_max, num_robots)
 
 
-def with_guidance(triplet: Triplet, spec: ObservationSpec) -> Triplet:
-    """The triplets with guidance, from their own scans alone unless somebody who remembers more gave it.
+def with_guidance(triplet: Triplet, spec: ObservationSpec, poses: DoubleArray | None = None) -> Triplet:
+    """The triplets with guidance, unless they have it or the policy wants none.
 
-    As they are if the policy wants none.
+    Args:
+        triplet: of one robot or of many.
+        spec: what the policy sees.
+        poses: ``(N, 3)`` in odometry's frame, if the triplets are one robot's in the order of time: each then
+            knows what those before it saw. Else each knows its own newest scan alone.
     """
     if spec.guidance is None or triplet.guidance is not None:
         return triplet
@@ -163,8 +167,12 @@ def with_guidance(triplet: Triplet, spec: ObservationSpec) -> Triplet:
     assert guide is not None
     found: FloatArray = np.empty((len(batch), GUIDANCE_FEATURES), dtype=np.float32)
     for k in range(len(batch)):
-        guide.forget()
-        found[k] = guide(batch.scan[k : k + 1, -1], batch.goal[k : k + 1], np.zeros((1, 3)))[0]
+        row = slice(k, k + 1)
+        if poses is None:
+            guide.forget()
+        found[k] = guide(
+            batch.scan[row, -1], batch.goal[row], np.zeros((1, 3)) if poses is None else poses[row]
+        )
     return replace(triplet, guidance=found if triplet.scan.ndim == 3 else found[0])
 
 

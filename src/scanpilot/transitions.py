@@ -36,6 +36,7 @@ from scanpilot.observation import (
     check_scan,
     obstacle_points,
     triplets_of,
+    with_guidance,
 )
 from scanpilot.robot import Footprint, RobotSpec
 from scanpilot.task import TaskConfig, judge, suited_to
@@ -112,6 +113,8 @@ MAX_AGE_PERIODS = 1.75
 # Stamps are sums of seconds and nanoseconds in float64: a microsecond is more than their rounding.
 _SAME_TIME = 1e-6
 _MOST_TIMES = 20
+# Metres, radians and their speeds beyond which a number is damage, as one that is none at all.
+_ABSURD = 1e6
 
 
 @dataclass(frozen=True)
@@ -321,7 +324,8 @@ class Assembler:
         elif isinstance(event, Odometry):
             self._take_odometry(event)
         elif isinstance(event, Commanded):
-            self._commands.append(event)
+            if all(abs(v) < _ABSURD for v in event.twist):
+                self._commands.append(event)
         elif isinstance(event, GoalSet):
             self._goal = event.pose
         else:
@@ -333,8 +337,8 @@ class Assembler:
         return done
 
     def _take_odometry(self, odometry: Odometry) -> None:
-        if not (odometry.twist.is_finite() and all(math.isfinite(v) for v in odometry.pose)):
-            self._note(odometry.stamp, "odometry is not finite")
+        if not all(abs(v) < _ABSURD for v in (*odometry.pose, *odometry.twist)):
+            self._note(odometry.stamp, "odometry is not a usable number")
             return
         last = self._odometry
         if last is not None and self._broken is None and self._jumped(last, odometry):
@@ -460,7 +464,7 @@ class Assembler:
             until = self._commands[i + 1].stamp if i + 1 < len(self._commands) else end
             until = min(until, sent.stamp + self._config.command_timeout, end)
             held = until - max(sent.stamp, begin)
-            if held > 0.0 and sent.twist.is_finite():
+            if held > 0.0:
                 total += held * np.array(sent.twist)
                 covered += held
         if covered > 0.9 * (end - begin):
@@ -518,15 +522,20 @@ class Labeller:
     time limit allows: memory is bounded, and so is how late an episode comes.
 
     Args:
+        observation: what the policy sees.
         task: judges.
         config: which goals.
         seed_offset: tells robots apart whose streams begin at the same stamp.
     """
 
     def __init__(
-        self, task: TaskConfig, config: TransitionConfig | None = None, seed_offset: int = 0
+        self,
+        observation: ObservationSpec,
+        task: TaskConfig,
+        config: TransitionConfig | None = None,
+        seed_offset: int = 0,
     ) -> None:
-        self._task, self._config = task, config or TransitionConfig()
+        self._observation, self._task, self._config = observation, task, config or TransitionConfig()
         self._seed_offset = seed_offset
         self._waiting: list[Step] = []
         self._in_contact = False
@@ -624,14 +633,14 @@ class Labeller:
         truncated = outcome.truncated[:length].copy()
         truncated[-1] |= not outcome.terminated[length - 1]
 
-        def triplet(states: Sequence[State]) -> Triplet:
-            some = states[:length]
-            goals = np.broadcast_to(target, (length, 3))
-            speeds = np.array([s.speed for s in some])
-            return triplets_of(np.stack([s.frames for s in some]), goals, poses(some), speeds)
-
+        # One state's successor is the next one's beginning.
+        states = [before[0], *after[:length]]
+        goals = np.broadcast_to(target, (length + 1, 3))
+        speeds = np.array([s.speed for s in states])
+        seen = triplets_of(np.stack([s.frames for s in states]), goals, poses(states), speeds)
+        seen = with_guidance(seen, self._observation, poses(states))
         result = StepResult(
-            triplets=triplet(after),
+            triplets=seen[1:],
             actions=np.stack([s.action for s in steps[:length]]),
             rewards=outcome.rewards[:length],
             terminated=outcome.terminated[:length],
@@ -640,7 +649,7 @@ class Labeller:
             collided=outcome.collided[:length],
             info={"clearance": clearance[:length]},
         )
-        return Episode(steps[:length], goal, source, triplet(before), result)
+        return Episode(steps[:length], goal, source, seen[:-1], result)
 
 
 def _stretches(steps: Sequence[Step], goal_radius: float) -> list[tuple[int, int, Pose2D | None]]:
@@ -692,7 +701,7 @@ class TransitionMaker:
         seed_offset: int = 0,
     ) -> None:
         self.assembler = Assembler(robot, observation, mount, flipped, config)
-        self._labeller = Labeller(suited_to(task, robot), config, seed_offset)
+        self._labeller = Labeller(observation, suited_to(task, robot), config, seed_offset)
 
     def add(self, event: Event) -> list[Episode]:
         """Take one event; returns the episodes that are complete now, usually none."""
