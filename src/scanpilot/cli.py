@@ -85,6 +85,12 @@ def _add_train(commands: Any) -> None:
         metavar="FRACTION",
         help="stop early, at a validation with this success (as 0.95)",
     )
+    train.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="collect on the Ray cluster at this address; local starts one on this machine",
+    )
+    train.add_argument("--workers", type=int, default=2, help="with --ray; one core each")
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--out", type=Path, required=True, help="directory of the run")
     train.add_argument("--resume", action="store_true", help="go on with the run in --out")
@@ -104,6 +110,8 @@ def _train(args: argparse.Namespace) -> int:
         out=args.out,
         resume=args.resume,
         until_success=args.until_success,
+        ray=args.ray,
+        workers=args.workers,
     )
     return 0
 

@@ -42,6 +42,12 @@ def executed_actions(actions: FloatArray, robot: RobotSpec) -> FloatArray:
     return clipped
 
 
+def random_actions(rng: np.random.Generator, count: int) -> FloatArray:
+    """``(count, 3)`` drawn evenly from all actions."""
+    actions: FloatArray = ACTION_LOW + rng.random((count, 3), dtype=np.float32) * (ACTION_HIGH - ACTION_LOW)
+    return actions
+
+
 def turn_per_forward(robot: RobotSpec) -> float:
     """A car's largest yaw-rate action per unit of its forward action, since ``|wz| <= vx / r``; else inf."""
     if robot.kinematics != "car":
