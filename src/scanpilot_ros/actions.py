@@ -27,6 +27,7 @@ except ImportError:
     FollowPath = NavigateToPose = None
 
 _FEEDBACK_SECONDS = 0.2
+_PATIENCE = 10.0
 
 
 class _Goal:
@@ -35,6 +36,15 @@ class _Goal:
     def __init__(self, handle: Any, serial: int, outcome: Future) -> None:
         self.handle, self.serial, self.outcome = handle, serial, outcome
         self.begun = self.told = time.monotonic()
+        self._stood: float | None = None
+
+    def stands_too_long(self, state: State, now: float) -> bool:
+        """Whether the robot has been kept from driving for longer than whoever waits should wait."""
+        if state not in _STANDING:
+            self._stood = None
+            return False
+        self._stood = now if self._stood is None else self._stood
+        return now - self._stood > _PATIENCE
 
 
 class Actions:
@@ -89,7 +99,7 @@ class Actions:
             self._finish("replaced by another goal, or stopped")
         elif command.state is State.REACHED:
             self._finish("")
-        elif command.state in _HOPELESS:
+        elif command.state in _FINAL or goal.stands_too_long(command.state, time.monotonic()):
             self._finish(command.reason)
         elif time.monotonic() - goal.told >= _FEEDBACK_SECONDS:
             goal.told = time.monotonic()
@@ -152,8 +162,9 @@ class Actions:
         return feedback
 
 
-# From these a robot does not come back by itself.
-_HOPELESS = (State.FAILED, State.DISABLED, State.NO_POLICY)
+# These are decisions; out of the others a robot may come by itself, if it does not take too long.
+_FINAL = (State.DISABLED, State.GAVE_UP)
+_STANDING = (State.FAILED, State.BAD_INPUT, State.NO_POLICY)
 
 
 def _result(kind: Any, handle: Any, problem: str) -> Any:

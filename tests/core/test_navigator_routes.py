@@ -103,6 +103,40 @@ def test_cancelled_it_waits_and_a_rejected_goal_replaces_the_one_before() -> Non
     assert navigator.tick(0.0).state is State.DRIVING
 
 
+def drive_in_a_trap(route: Waypoints | PlannedPath, seconds: float) -> State:
+    """The released policy, simulated, in a dead end 3 m deep and wide that opens behind it."""
+    from scanpilot import load_policy, resources
+    from scanpilot.sim.simulator import Simulator
+    from scanpilot.sim.world import build_world, wall
+
+    policy = load_policy(resources.find("policy", "generic_diff"))
+    trap = build_world("trap", [wall(3, -1.5, 3, 1.5), wall(0, 1.5, 3, 1.5), wall(0, -1.5, 3, -1.5)])
+    simulator = Simulator([trap], policy.robot, 1)
+    simulator.place([0], np.array([[1.5, 0.0, 0.0]]))
+    navigator = Navigator(NavigatorConfig(), policy)
+    navigator.set_route(route)
+    lidar, period = policy.robot.lidar, policy.control_period
+    state = State.DRIVING
+    for tick in range(round(seconds / period)):
+        ranges = simulator.scan()[0]
+        seen = LaserScan(ranges, lidar.angle_min, lidar.angle_increment, lidar.range_min, lidar.range_max)
+        navigator.set_scan(seen, tick * period)
+        pose, twist = Pose2D(*simulator.poses[0]), Twist2D(*simulator.twists[0])
+        navigator.set_odometry(Odometry(pose, twist), tick * period)
+        command = navigator.tick(tick * period)
+        state = command.state
+        if state is State.REACHED:
+            break
+        assert not simulator.step(np.array([command.twist]), period).any(), "no contact"
+    return state
+
+
+def test_a_plan_leads_out_of_a_dead_end() -> None:
+    goal = Pose2D(6.0, 0.0, 0.0)
+    plan = np.array([(1.5, 0, 0), (-1, 0, 0), (-1, 2.5, 0), (6, 2.5, 0), goal], dtype=float)
+    assert drive_in_a_trap(PlannedPath(plan, clearance=0.25), 40.0) is State.REACHED
+
+
 # Headings.
 
 

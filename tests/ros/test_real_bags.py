@@ -94,7 +94,7 @@ def configure(bench: Any, recording: Recording) -> None:
 
     def change(transition: int) -> None:
         request = ChangeState.Request(transition=Transition(id=transition))
-        assert bench.call(ChangeState, "/bags/policy_node/change_state", request).success
+        assert bench.call(ChangeState, "/bags/policy_node/change_state", request, 60.0).success
 
     change(Transition.TRANSITION_DEACTIVATE)
     change(Transition.TRANSITION_CLEANUP)
@@ -113,11 +113,11 @@ def test_a_recorded_robot_is_driven_by_finite_bounded_commands(
     bench, start, node, data, recording: Recording
 ) -> None:
     statuses = bench.listen(DiagnosticStatus, "/bags/policy_node/status", qos.LATCHED)
-    assert until(lambda: statuses, 20.0), node.output
+    assert until(lambda: statuses, 60.0), node.output
     configure(bench, recording)
     commands = bench.listen(Twist, "/bags/cmd_vel", 100)
     goals = bench.node.create_publisher(PoseStamped, "/bags/goal_pose", 1)
-    assert until(goals.get_subscription_count, 10.0), node.output
+    assert until(goals.get_subscription_count, 60.0), node.output
     scans = [name.split("=")[1] for name in recording.topics if "odom" not in name and name not in STANDING]
 
     def values() -> dict[str, str]:
@@ -127,9 +127,9 @@ def test_a_recorded_robot_is_driven_by_finite_bounded_commands(
         """What is said of each lidar."""
         return [values().get(f"/bags/{name} input", "") for name in scans]
 
-    assert until(lambda: all(said.startswith("no scan yet") for said in inputs()), 10.0), node.output
+    assert until(lambda: all(said.startswith("no scan yet") for said in inputs()), 60.0), node.output
     player = start(HERE / "play_bag.py", data / "bags" / recording.path, "bags", *recording.topics)
-    assert until(lambda: not any(said.startswith("no scan yet") for said in inputs()), 30.0), (
+    assert until(lambda: not any(said.startswith("no scan yet") for said in inputs()), 60.0), (
         f"{node.output}\n{player.output}"
     )
     goal = PoseStamped()
