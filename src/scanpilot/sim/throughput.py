@@ -110,7 +110,8 @@ class Driving:
         cpu = time.process_time() - cpu
         made = steps * self._scene.num_robots
         rate = made / (moving + scanning)
-        self._windows.append((rate, made / scanning if scanning else math.nan, 1e6 * cpu / made))
+        scans = made / scanning if scanning else self._peer_scans(0.3 * seconds)
+        self._windows.append((rate, scans, 1e6 * cpu / made))
         return rate
 
     @property
@@ -118,9 +119,8 @@ class Driving:
         """The median of the windows."""
         steps, scans, cpu = (float(v) for v in np.median(self._windows, axis=0))
         world, beams = self._scene.worlds[0], self._scene.robot.lidar.beams
-        ours = isinstance(self._simulator, Simulator)
         return Throughput(
-            simulator=self._simulator.name if not isinstance(self._simulator, Simulator) else "scanpilot",
+            simulator="scanpilot" if isinstance(self._simulator, Simulator) else self._simulator.name,
             world=world.name,
             size=(world.area[2] - world.area[0], world.area[3] - world.area[1]),
             segments=len(world.segments),
@@ -131,7 +131,7 @@ class Driving:
             threads=self._threads,
             robot_steps_per_s=steps,
             beams_per_s=steps * beams,
-            scans_per_s=scans if ours else self._peer_scans(),
+            scans_per_s=None if math.isnan(scans) else scans,
             cpu_us_per_robot_step=cpu,
         )
 
@@ -155,16 +155,16 @@ class Driving:
         self._commands[where, 0] = self._rng.uniform(-0.3, 1.0, count) * limits.vx
         self._commands[where, 2] = self._rng.uniform(-1.0, 1.0, count) * limits.wz
 
-    def _peer_scans(self) -> float | None:
+    def _peer_scans(self, seconds: float) -> float:
+        """Scans a second of a peer that can be asked for them alone."""
         rescan = None if isinstance(self._simulator, Simulator) else self._simulator.rescan
         if rescan is None:
-            return None
-        times: list[float] = []
-        while sum(times) < 0.2 or len(times) < 3:
-            begun = time.perf_counter()
+            return math.nan
+        begun, count = time.perf_counter(), 0
+        while count == 0 or time.perf_counter() - begun < max(seconds, _SHORTEST):
             rescan()
-            times.append(time.perf_counter() - begun)
-        return self._scene.num_robots / float(np.median(times))
+            count += 1
+        return count * self._scene.num_robots / (time.perf_counter() - begun)
 
 
 def in_turns(cases: Sequence[Driving], seconds: float) -> list[Throughput]:
