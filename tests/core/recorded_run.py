@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,6 +171,7 @@ def write(
 def write_ros1(path: Path, run: list[Recorded]) -> Path:
     """Write a ROS 1 bag of the same messages."""
     store = get_typestore(Stores.ROS1_NOETIC)
+    store.register({"tf2_msgs/msg/TFMessage": STORE.fielddefs["tf2_msgs/msg/TFMessage"]})
     with Ros1Writer(path) as writer:
         connections: dict[str, Any] = {}
         for recorded in run:
@@ -177,6 +179,17 @@ def write_ros1(path: Path, run: list[Recorded]) -> Path:
                 connections[recorded.topic] = writer.add_connection(
                     recorded.topic, recorded.kind, typestore=store
                 )
-            data = store.cdr_to_ros1(STORE.serialize_cdr(recorded.message, recorded.kind), recorded.kind)
+            data = store.serialize_ros1(_as_ros1(store, recorded.message), recorded.kind)
             writer.write(connections[recorded.topic], EPOCH * 10**9 + recorded.time, data)
     return path
+
+
+def _as_ros1(store: Any, value: Any) -> Any:
+    """The same message in ROS 1's types, whose headers have a number more."""
+    if isinstance(value, list):
+        return [_as_ros1(store, item) for item in value]
+    if not hasattr(value, "__msgtype__"):
+        return value
+    kind = store.types[value.__msgtype__]
+    names = [field.name for field in dataclasses.fields(kind) if field.init]
+    return kind(**{name: _as_ros1(store, getattr(value, name, 0)) for name in names})

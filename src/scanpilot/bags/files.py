@@ -11,7 +11,6 @@ import contextlib
 import heapq
 import logging
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,7 +26,7 @@ from rosbags.rosbag2.storage_sqlite3 import Sqlite3Reader
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
 from scanpilot.bags import BagError
-from scanpilot.bags.salvage import RawMessage, salvage
+from scanpilot.bags.salvage import RawMessage, decompress_file, salvage
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -142,7 +141,7 @@ class Bag:
             self._files = [self._unpacked(file) for file in self._find_files()]
             self.is_ros1 = any(file.path.suffix == ".bag" for file in self._files)
             self._check_versions()
-            self._store = get_typestore(Stores.ROS1_NOETIC if self.is_ros1 else Stores.ROS2_JAZZY)
+            self._store = _store(self.is_ros1)
             self._survey()
         except BaseException:
             self._stack.close()
@@ -284,12 +283,9 @@ class Bag:
             return _File(path.name, path)
         directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="scanpilot-bag-")))
         file = _File(path.name, directory / path.stem)
-        try:
-            with zstd.open(path, "rb") as packed, open(file.path, "wb") as plain:
-                shutil.copyfileobj(packed, plain, 1 << 20)
-        except (zstd.ZstdError, EOFError) as error:
+        if not decompress_file(path, file.path):
             file.damaged = True
-            file.problems.append(f"{path.name}: decompressed up to its damage: {error}")
+            file.problems.append(f"{path.name}: cut off or damaged: decompressed as far as it goes")
         return file
 
     def _check_versions(self) -> None:
@@ -375,6 +371,18 @@ class Bag:
         found = sum(topic.count for topic in self.topics.values())
         if isinstance(said, int) and said != found:
             self.problems.append(f"{_METADATA} promises {said} messages, {found} were found")
+
+
+def _store(is_ros1: bool) -> Any:
+    """The types that are known without definitions in the bag."""
+    ros2 = get_typestore(Stores.ROS2_JAZZY)
+    if not is_ros1:
+        return ros2
+    # A salvaged file gives no definitions, and the library's ROS 1 types lack this one.
+    store = get_typestore(Stores.ROS1_NOETIC)
+    transforms = "tf2_msgs/msg/TFMessage"
+    store.register({transforms: ros2.fielddefs[transforms]})
+    return store
 
 
 def _count(file: _File, found: dict[str, Topic]) -> None:

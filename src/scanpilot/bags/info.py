@@ -30,6 +30,8 @@ _SAME_CLOCK = 0.25
 # Seconds: what the policy node of a robot with a period of 0.2 s would still act on.
 MAX_AGE = 0.35
 _MOST_VALUES = 10_000
+# As in `scanpilot.transitions`.
+_ABSURD = 1e6
 _BASES = ("base_link", "base_footprint")
 
 
@@ -292,11 +294,11 @@ class _OdometryStudy:
             self.refused += 1
             self.refusal = str(error)
             return
-        if all(math.isfinite(v) for v in (*odometry.pose, *odometry.twist, odometry.stamp)):
+        if all(abs(v) < _ABSURD for v in (*odometry.pose, *odometry.twist)):
             self._rows.extend((odometry.stamp, *odometry.pose, *odometry.twist))
         else:
             self.refused += 1
-            self.refusal = "not finite"
+            self.refusal = "not a usable number"
 
     @property
     def rows(self) -> DoubleArray:

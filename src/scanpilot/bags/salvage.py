@@ -205,6 +205,23 @@ def _partly(decompressor: Any, data: bytes) -> bytes:
     return b"".join(parts)
 
 
+def decompress_file(packed: Path, plain: Path) -> bool:
+    """Decompress a zstd file as far as it goes; returns whether that was to its end."""
+    decompressor = zstd.ZstdDecompressor()
+    with open(packed, "rb") as source, open(plain, "wb") as sink:
+        while block := source.read(1 << 16):
+            while block:
+                if decompressor.eof:
+                    # Another frame follows.
+                    decompressor = zstd.ZstdDecompressor()
+                try:
+                    sink.write(decompressor.decompress(block))
+                except zstd.ZstdError:
+                    return False
+                block = decompressor.unused_data if decompressor.eof else b""
+    return bool(decompressor.eof)
+
+
 def _decompressed(data: bytes, compression: str) -> bytes:
     if compression in ("", "none"):
         return data
