@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_world(commands)
     _add_bench(commands)
     _add_doctor(commands)
+    bag_commands.add_to(commands)
     return parser
 
 
