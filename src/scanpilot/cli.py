@@ -263,6 +263,11 @@ def _add_bench(commands: Any) -> None:
         action="store_true",
         help="instead, the figures the simulator was promised to reach, in --world (one; default: demo)",
     )
+    sim.add_argument(
+        "--device",
+        metavar="DEVICE",
+        help="measure the kernels for CUDA too, on cuda, cuda:1 or, for comparison, the cpu (extra 'cuda')",
+    )
     sim.add_argument("--plot", type=Path, metavar="PNG", help="draw the rows")
     bench.set_defaults(run=_bench)
 
@@ -311,7 +316,7 @@ def _bench_sim(args: argparse.Namespace) -> dict[str, Any]:
         sizes = replace(
             benchmark.FULL if args.full else benchmark.Sizes(), **{k: v for k, v in given.items() if v}
         )
-        figures, rows = [], list(benchmark.run(sizes, args.seconds))
+        figures, rows = [], list(benchmark.run(sizes, args.seconds, args.device))
     benchmark.print_rows(rows)
     if figures:
         benchmark.print_figures(figures)

@@ -1,7 +1,8 @@
 """`SimulatedFleet` on a GPU: tensors in, tensors out, so that simulator, replay and learner share one memory.
 
 A step never waits for the device. Who is done is a mask; new starts, goals and first scans are made for
-that mask. The host only brings new worlds, whose turn it knows without looking.
+that mask. The host only brings new worlds, whose turn it knows without looking. An observation with guidance
+is the exception: its map is the host's, so each step waits for it.
 
 The arithmetic of `command`, `observation` and `task` is written once more here for tensors, and tests hold
 it equal to theirs. What is not here: walkers and cars, whose moves and starts are the host's.
@@ -16,11 +17,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from scanpilot import command
 from scanpilot.fleet import FleetConfig
-from scanpilot.observation import ERROR_CODE_LIMIT, ObservationSpec, ScanResampler
+from scanpilot.observation import ERROR_CODE_LIMIT, ObservationSpec, ScanResampler, guide_for
 from scanpilot.robot import RobotSpec
 from scanpilot.sim.device_simulator import DeviceSimulator
 from scanpilot.sim.free_space import FreeSpace, NoRoom
@@ -76,11 +78,14 @@ class DeviceFleet:
         self.device = self.simulator.device
         self._beams = _Beams(observation, robot, self.device)
         self._active = self._tensor(command.active_components(robot).astype(np.float32))
+        self._low, self._high = self._tensor(command.ACTION_LOW), self._tensor(command.ACTION_HIGH)
         self._scale = self._tensor((robot.limits.vx, robot.limits.vy, robot.limits.wz))
         n = self.simulator.num_robots
         self.starts, self.goals = self._tensor(np.zeros((n, 3))), self._tensor(np.zeros((n, 3)))
         self._steps = self._tensor(np.zeros(n, dtype=np.int64))
         self._frames = self._tensor(np.zeros((n, *observation.scan_shape), dtype=np.float32))
+        self._guide = guide_for(observation, n)
+        self._guidance = self._tensor(np.zeros((n, 3), dtype=np.float32)) if self._guide else None
         # Staggered, so that not all worlds change at once.
         self._ages = np.arange(config.worlds) * config.world_lifetime // config.worlds
         self._until_look = 0
@@ -115,8 +120,9 @@ class DeviceFleet:
         """
         result = self.advance(actions)
         expired = self._expired_worlds()
-        given_way = self._in_worlds(expired) & ~_tensor(result.terminated)
-        result = replace(result, truncated=cast(Any, _tensor(result.truncated) | given_way))
+        if expired:
+            given_way = self._in_worlds(expired) & ~_tensor(result.terminated)
+            result = replace(result, truncated=cast(Any, _tensor(result.truncated) | given_way))
         for world in expired:
             self._next_world(world)
         self._current = self._begin_anew(_tensor(result.terminated) | _tensor(result.truncated))
@@ -136,6 +142,7 @@ class DeviceFleet:
         )
         newest = self._beams(_tensor(simulator.scan()))
         self._frames = torch.cat((self._frames[:, 1:], newest[:, None]), dim=1)
+        self._be_guided(np.arange(self.num_robots))
         self._current = self._triplets()
         info = {
             "clearance": clearance,
@@ -172,11 +179,16 @@ class DeviceFleet:
         return {
             "world_numbers": list(self.world_numbers),
             "simulator": self.simulator.state_dict(),
-            "frames": self._frames.cpu().numpy(),
-            "starts": self.starts.cpu().numpy(),
-            "goals": self.goals.cpu().numpy(),
-            "steps": self._steps.cpu().numpy(),
-            "ages": self._ages,
+            "frames": self._frames.cpu().numpy().copy(),
+            "starts": self.starts.cpu().numpy().copy(),
+            "goals": self.goals.cpu().numpy().copy(),
+            "steps": self._steps.cpu().numpy().copy(),
+            "ages": self._ages.copy(),
+            **(
+                {"guide": self._guide.memory.copy(), "guidance": self._guidance.cpu().numpy().copy()}
+                if self._guide and self._guidance is not None
+                else {}
+            ),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -190,6 +202,9 @@ class DeviceFleet:
         self.starts, self.goals = self._tensor(state["starts"]), self._tensor(state["goals"])
         self._steps, self._frames = self._tensor(state["steps"]), self._tensor(state["frames"])
         self._ages = np.array(state["ages"])
+        if self._guide is not None:
+            self._guide.restore(np.array(state["guide"]))
+            self._guidance = self._tensor(state["guidance"])
         self._current = self._triplets()
 
     def close(self) -> None:
@@ -206,8 +221,7 @@ class DeviceFleet:
     def _executed(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """`command.executed_actions`, and which rows were not finite: those are 0."""
         finite = torch.isfinite(actions).all(dim=1)
-        low, high = self._tensor(command.ACTION_LOW), self._tensor(command.ACTION_HIGH)
-        clipped = torch.where(finite[:, None], actions, 0.0).clamp(low, high)
+        clipped = torch.where(finite[:, None], actions, 0.0).clamp(self._low, self._high)
         return clipped * self._active + 0.0, ~finite
 
     def _goal_distance(self) -> Tensor:
@@ -219,7 +233,23 @@ class DeviceFleet:
         """What all robots see now."""
         goals = relative_poses(self.goals, _tensor(self.simulator.poses))
         speeds = _tensor(self.simulator.twists)
-        return Triplet(cast(Any, self._frames), cast(Any, goals.float()), cast(Any, speeds.float()))
+        guidance: Any = self._guidance
+        return Triplet(cast(Any, self._frames), cast(Any, goals.float()), cast(Any, speeds.float()), guidance)
+
+    def _be_guided(self, robots: NDArray[np.int64]) -> None:
+        """Ask the host's guide for some robots, by what they see now."""
+        if self._guide is None or self._guidance is None:
+            return
+        rows = torch.from_numpy(robots).to(self.device)
+        goals = relative_poses(self.goals, _tensor(self.simulator.poses)).float()
+        told = self._guide(
+            self._frames[rows, -1].cpu().numpy(),
+            goals[rows].cpu().numpy(),
+            _tensor(self.simulator.poses)[rows].cpu().numpy(),
+            robots,
+        )
+        # A new tensor, since the one before is in triplets that were given away.
+        self._guidance = self._guidance.index_copy(0, rows, torch.from_numpy(told).to(self.device))
 
     def _begin_anew(self, ended: Tensor) -> Triplet:
         """Put robots whose episode ended at new starts; returns what all robots see then."""
@@ -237,6 +267,10 @@ class DeviceFleet:
         self._steps = torch.where(ended, 0, self._steps)
         first = self._beams(_tensor(simulator.scan(only=ended)))
         self._frames = torch.where(ended[:, None, None], first[:, None], self._frames)
+        if self._guide is not None:
+            robots = np.flatnonzero(ended.cpu().numpy())
+            self._guide.forget(robots)
+            self._be_guided(robots)
         self._until_look -= 1
         if self._until_look < 0:
             self._look()

@@ -71,8 +71,13 @@ class Sizes:
 FULL = Sizes(robots=(1, 8, 44, 512, 4096), beams=(180, 360, 512, 1080))
 
 
-def run(sizes: Sizes, seconds: float) -> Iterator[Throughput]:
+def run(sizes: Sizes, seconds: float, device: str | None = None) -> Iterator[Throughput]:
     """Measure every case for about so many seconds; peers beside those with few robots in one world.
+
+    Args:
+        sizes: the cases.
+        seconds: for each.
+        device: of torch, on which the kernels for CUDA are measured beside the others.
 
     Raises:
         scanpilot.types.InvalidInput: the robots do not fit into the world.
@@ -82,6 +87,8 @@ def run(sizes: Sizes, seconds: float) -> Iterator[Throughput]:
         for beams in sizes.beams:
             ours = [_scene(worlds, robots // count, beams, threads) for threads in sizes.threads]
             cases = [Driving(s, s, t) for s, t in zip(ours, sizes.threads, strict=True)]
+            if device is not None:
+                cases.append(Driving(peers.OnDevice(ours[0], device), ours[0]))
             if count == 1 and robots <= _PEER_ROBOTS:
                 cases += beside(ours[0])
             logger.info("%s: %d robots in %d worlds, %d beams", worlds[0].name, robots, count, beams)

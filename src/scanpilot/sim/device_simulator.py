@@ -79,9 +79,10 @@ class DeviceSimulator(Simulator):
         )
         for name in ("poses", "twists", "odometry", "_keys", "_scans", "_episodes", "_drift", "_gain"):
             setattr(self, name, self.put(getattr(self, name)))
-        for name in ("_severity", "_lateness", "_delay_index", "_everyone"):
+        for name in ("_severity", "_lateness", "_delay_index"):
             setattr(self, name, self.put(getattr(self, name)))
         self._issued = [(since, self.put(commands)) for since, commands in self._issued]
+        self._rows: Tensor = self.put(self._everyone)
         self._all: Tensor = torch.ones(self.num_robots, dtype=torch.bool, device=self.device)
         self.failures: Tensor = torch.zeros(1, dtype=torch.int32, device=self.device)
         n = self.num_robots
@@ -113,7 +114,7 @@ class DeviceSimulator(Simulator):
         """Put some robots at ``(K, 3)`` poses of the host, at rest, with no command pending."""
         if not np.isfinite(poses).all():
             raise ValueError("poses hold a number that is not finite")
-        at = np.arange(self.num_robots)[np.asarray(indices)]
+        at = self._as_indices(indices)
         which = np.zeros(self.num_robots, dtype=np.bool_)
         which[at] = True
         everywhere = np.zeros((self.num_robots, 3))
@@ -149,7 +150,7 @@ class DeviceSimulator(Simulator):
         lidar = lidar or self.robot.lidar
         if robots is None:
             return self._scan_where(lidar, self._all if only is None else only)
-        at = np.arange(self.num_robots)[np.asarray(robots)]
+        at = self._as_indices(robots)
         which = np.zeros(self.num_robots, dtype=np.bool_)
         which[at] = True
         return self._scan_where(lidar, self.put(which))[torch.from_numpy(at).to(self.device)]
@@ -196,6 +197,11 @@ class DeviceSimulator(Simulator):
             float(margin),
         )
         self._upload(())
+
+    def wait(self) -> None:
+        """Until all that was asked of the device is done; for measuring, since whoever reads waits anyhow."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def set_free_spaces(self, slots: Sequence[int], spaces: Sequence[FreeSpace]) -> None:
         """Say where robots may start in the worlds of some slots: all of them the first time."""
@@ -291,7 +297,7 @@ class DeviceSimulator(Simulator):
         return torch.zeros(self.num_robots, dtype=torch.bool, device=self.device)
 
     def _by_delay(self, of_delay: Any) -> Any:
-        return torch.stack(tuple(of_delay))[self._delay_index, self._everyone]
+        return torch.stack(tuple(of_delay))[self._delay_index, self._rows]
 
     def _draw_variety(self, at: Any) -> None:
         lateness = torch.floor(self._draw_shares(6, at) * (SHARES + 1)) / SHARES
@@ -388,10 +394,12 @@ class DeviceSimulator(Simulator):
             for part in range(slices):
                 age = share * (latency + duration * (1.0 - (part + 0.5) / slices))
                 poses, movers = self._seen_at(self.time - age)
-                self._upload_movers(movers)
+                if movers.shape[1]:
+                    self._upload_movers(movers)
                 begin, end = lidar.beams * part // slices, lidar.beams * (part + 1) // slices
                 self._cast_where(lidar, beams, poses, which, ranges, begin, end)
-        self._upload_movers(self._geometry.movers)
+        if self._geometry.movers.shape[1]:
+            self._upload_movers(self._geometry.movers)
 
     def _cast_where(
         self,
@@ -529,7 +537,7 @@ def _geometry_rows(
     frame[:, :2] -= centre
     segments -= np.tile(centre, 2)[:, None]
     circles[:, :, :2] -= centre[:, None]
-    return {
+    rows: dict[str, Any] = {
         "centre": centre,
         "frame": frame.astype(np.float32),
         "tiles": geometry.tiles[at].astype(np.int32),
@@ -539,6 +547,11 @@ def _geometry_rows(
         "segment_flags": geometry.segment_flags[at],
         "circles": circles.astype(np.float32),
         "circle_flags": geometry.circle_flags[at],
+    }
+    # There is no array without columns; this one is in no tile.
+    return {
+        name: row if row.size else np.zeros((len(at), 1, *row.shape[2:]), row.dtype)
+        for name, row in rows.items()
     }
 
 
@@ -557,9 +570,9 @@ def _cell_rows(space: FreeSpace, room: int) -> dict[str, Any]:
 
 
 def _on_host(tree: Any) -> Any:
-    """The same with arrays in place of tensors."""
+    """The same with arrays, which are copies, in place of tensors."""
     if isinstance(tree, Tensor):
-        return tree.cpu().numpy()
+        return tree.cpu().numpy().copy()
     if isinstance(tree, dict):
         return {key: _on_host(value) for key, value in tree.items()}
     if isinstance(tree, list):

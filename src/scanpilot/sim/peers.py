@@ -1,5 +1,7 @@
 """Other simulators on the same scene, for ``scanpilot bench sim``: IR-SIM and navground, where installed.
 
+Our own kernels for CUDA are measured as if they were one of them.
+
 Each gets the world's outlines and discs, the same robots at the same poses, and lidars with the same
 beams; `Peer.scan` shows that they see the same. Nothing else of scanpilot knows of them.
 """
@@ -19,6 +21,7 @@ import numpy as np
 import yaml
 
 from scanpilot.robot import RobotSpec
+from scanpilot.sim.simulator import Simulator
 from scanpilot.sim.world import World
 from scanpilot.types import DoubleArray, FloatArray
 
@@ -56,6 +59,39 @@ def installed(world: World, robot: RobotSpec, poses: DoubleArray, period: float)
     for name, make in _MAKERS.items():
         if name not in absent:
             yield make(world, robot, poses, period)
+
+
+class OnDevice:
+    """The embedded simulator's other kernels, in the worlds of a scene and with its robots where they are.
+
+    Args:
+        scene: of the host's simulator.
+        device: as torch calls it.
+    """
+
+    def __init__(self, scene: Simulator, device: str) -> None:
+        from scanpilot.sim.device_simulator import DeviceSimulator
+
+        self.name = f"scanpilot, Warp on {device}"
+        self._simulator = DeviceSimulator(
+            scene.worlds, scene.robot, scene.robots_per_world, scene.config, device=device
+        )
+        self._simulator.place(np.arange(scene.num_robots), scene.poses)
+
+    def step(self, commands: DoubleArray, duration: float) -> None:
+        """Until the device is done; the commands come from the host, as they would not in training."""
+        self._simulator.step(commands, duration)
+        self.rescan()
+
+    def rescan(self) -> None:
+        """Until the device is done."""
+        self._simulator.scan()
+        self._simulator.wait()
+
+    def scan(self) -> FloatArray:
+        """``(N, beams)`` ranges, brought to the host."""
+        ranges: FloatArray = np.asarray(self._simulator.scan().cpu())
+        return ranges
 
 
 class IrSim:
