@@ -13,11 +13,15 @@ export PYTHON TORCH_INDEX
 SET_UP := sh scripts/setup.sh
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint check bench
+# A part of the ROS tests: what differs from one distribution to the next.
+KILTED_TESTS := test_convert test_parameters test_policy_node test_node_options test_simulator_node test_doctor
+
+.PHONY: help setup demo test test-kilted lint check bench
 
 help:
 	@echo 'make demo    drive four robots to their goals in simulation, over real ROS 2'
 	@echo 'make test    run the test suite'
+	@echo 'make test-kilted  run part of the ROS tests on ROS 2 Kilted (make test is on Jazzy)'
 	@echo 'make check   what CI runs: lint, format, types, import rules, tests'
 	@echo 'make lint    make check without the tests'
 	@echo 'make bench   measure throughput and latency on this machine'
@@ -34,6 +38,13 @@ demo:
 test:
 	@$(SET_UP) test
 	$(BIN)/python -m pytest $(ARGS)
+
+# Where ROS is sourced, that one is what tests run on.
+test-kilted:
+	@$(SET_UP) test
+	@if [ -n "$$AMENT_PREFIX_PATH" ]; then echo 'ROS is sourced: not testing on Kilted wheels'; exit 0; fi; \
+	$(BIN)/python scripts/kilted.py && .venv-kilted/bin/python -m pytest -p no:cacheprovider \
+		$(or $(ARGS),$(KILTED_TESTS:%=tests/ros/%.py))
 
 # All of them, so that one run shows everything there is to mend.
 lint:
