@@ -34,6 +34,10 @@ _ROUNDS = 6
 # Hits are remembered in cells this many times finer than those that ways are searched on: a cell holds only
 # one, and gaps look wider by what it leaves out.
 _FINER = 2
+# Parts to either side of a cell; it is wide enough where one of them is. Were they many or cells as large as
+# the robot, two cells would join across a gap that neither of their parts lies in.
+_PARTS = 3
+_ROUNDING = 1.0 - 1e-9
 # A beam that goes this much farther than a remembered hit has looked through it, metres.
 _SLACK = 0.3
 _UNKNOWN = 1e9
@@ -46,15 +50,15 @@ class GuidanceSpec:
     Attributes:
         clearance: metres from the robot's centre to an obstacle below which there is no way through.
         comfort: metres from which on an obstacle makes no way dearer.
-        cell: metres.
+        cell: metres; two thirds of ``clearance`` tell passages well apart.
         half_width: of the square map, metres; beyond it the way is taken to be straight.
         look_ahead: metres of the way whose end gives the direction.
     """
 
-    clearance: float = 0.27
+    clearance: float = 0.23
     comfort: float = 0.4
-    cell: float = 0.2
-    half_width: float = 6.0
+    cell: float = 0.15
+    half_width: float = 4.95
     look_ahead: float = 1.5
 
     def __post_init__(self) -> None:
@@ -270,27 +274,40 @@ def _draw(
     comfort: float,
     cost: DoubleArray,
 ) -> None:
-    """Cost of crossing each cell, metres, from its distance to the nearest hit."""
-    n = cost.shape[0]
-    reach = int(math.ceil(comfort / cell))
-    # Squared distances first; costs in a second pass.
+    """Cost of crossing each cell, metres, from the distance to the nearest hit."""
+    n, part = cost.shape[0], cell / _PARTS
+    # Squared distances first, of cells' middles up to comfort and of their parts' up to clearance: a gap
+    # hardly wider than the robot may have its middle between those of two cells.
     cost[:] = comfort * comfort
+    narrow = np.full((n * _PARTS, n * _PARTS), clearance * clearance)
     for a in range(memory.shape[0]):
         for b in range(memory.shape[1]):
-            if math.isnan(memory[a, b, 0]):
-                continue
-            x, y = memory[a, b, 0] - left, memory[a, b, 1] - low
-            column, row = int(math.floor(x / cell)), int(math.floor(y / cell))
-            for i in range(max(row - reach, 0), min(row + reach + 1, n)):
-                dy = (i + 0.5) * cell - y
-                for j in range(max(column - reach, 0), min(column + reach + 1, n)):
-                    dx = (j + 0.5) * cell - x
-                    cost[i, j] = min(cost[i, j], dx * dx + dy * dy)
+            if not math.isnan(memory[a, b, 0]):
+                x, y = memory[a, b, 0] - left, memory[a, b, 1] - low
+                _stamp(x, y, cell, comfort, cost)
+                _stamp(x, y, part, clearance, narrow)
     for i in range(n):
         for j in range(n):
-            d = math.sqrt(cost[i, j])
+            d = cost[i, j]
+            if d < clearance * clearance:
+                for k in range(i * _PARTS, (i + 1) * _PARTS):
+                    for m in range(j * _PARTS, (j + 1) * _PARTS):
+                        d = max(d, narrow[k, m])
+            d = math.sqrt(d)
             closeness = (comfort - d) / (comfort - clearance)
-            cost[i, j] = cell * (_BLOCKED if d < clearance else 1.0 + _CLOSE * closeness)
+            cost[i, j] = cell * (_BLOCKED if d < clearance * _ROUNDING else 1.0 + _CLOSE * closeness)
+
+
+@compiled
+def _stamp(x: float, y: float, size: float, reach: float, squares: DoubleArray) -> None:
+    """Lower the squared distances of the middles of cells around a hit."""
+    n, cells = squares.shape[0], int(math.ceil(reach / size))
+    column, row = int(math.floor(x / size)), int(math.floor(y / size))
+    for i in range(max(row - cells, 0), min(row + cells + 1, n)):
+        dy = (i + 0.5) * size - y
+        for j in range(max(column - cells, 0), min(column + cells + 1, n)):
+            dx = (j + 0.5) * size - x
+            squares[i, j] = min(squares[i, j], dx * dx + dy * dy)
 
 
 @compiled

@@ -141,7 +141,8 @@ def observation_for(
             low, high = -math.pi, math.pi
     scale = (robot.limits.vx, robot.limits.vy or 1.0, robot.limits.wz)
     width = robot.footprint.inscribed_radius
-    way = GuidanceSpec(clearance=width + 0.07, comfort=width + 0.2) if guidance else None
+    cell = 0.65 * (width + 0.03)
+    way = GuidanceSpec(width + 0.03, width + 0.2, cell, half_width=33 * cell) if guidance else None
     return ObservationSpec(beams, low, high, range_min, range_max, frames, scale, guidance=way)
 
 

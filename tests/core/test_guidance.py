@@ -75,7 +75,8 @@ def test_a_gap_is_passed_only_when_it_is_wide_enough() -> None:
     direction, excess = guided(with_gap(1.2), (4.0, 0.0))
     assert abs(direction) < 0.15
     assert excess < 0.6
-    _, excess = guided(with_gap(0.4), (4.0, 0.0))
+    assert guided(with_gap(0.54), (4.0, 0.0))[1] < 1.0
+    _, excess = guided(with_gap(0.28), (4.0, 0.0))
     # By (1.5, 4.3): 4.55 + 4.97 = 9.5 instead of 4.
     assert excess > 4.5
 
@@ -95,7 +96,7 @@ def test_a_pocket_is_left_backwards() -> None:
 def test_shut_in_it_still_says_something_finite() -> None:
     direction, excess = guided(np.full(BEAMS, 0.6, dtype=np.float32), (3.0, 0.0))
     assert math.isfinite(direction)
-    assert excess == 10.0
+    assert excess > 5.0
 
 
 def test_scans_beyond_the_grid_and_no_returns_do_not_matter() -> None:
