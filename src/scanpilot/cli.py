@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scanpilot import __version__, evaluating, resources
+from scanpilot.bags import commands as bag_commands
 from scanpilot.configuration import ConfigurationError
 from scanpilot.types import InvalidInput
 
