@@ -237,9 +237,10 @@ class SacAeCaps:
 
     @torch.inference_mode()
     def explore(self, triplets: Triplet) -> FloatArray:
-        """Actions ``(N, 3)`` sampled from the learner's policy."""
+        """Actions ``(N, 3)`` sampled from the policy; a robot that sees what is no number stands."""
         mean, log_std = self.network.distribution(*self._tensors(triplets))
         actions: FloatArray = squash(mean + log_std.exp() * self._noise(mean)).cpu().numpy()
+        actions[~np.isfinite(actions).all(1)] = 0.0
         return actions
 
     @torch.inference_mode()

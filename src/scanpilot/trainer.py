@@ -179,6 +179,9 @@ class Trainer:
         Raises:
             OSError: not one policy could be published; the training state is saved if it could be.
         """
+        if not (self._run / "training").exists():
+            # Whenever it is killed from now on, it can be resumed.
+            self.save()
         started, saved = time.monotonic() - self._seconds, time.monotonic()
         while True:
             self._seconds = time.monotonic() - started

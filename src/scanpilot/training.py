@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from scanpilot import command, configuration
+from scanpilot import checkpoint, command, configuration
 from scanpilot.configuration import ConfigurationError
 from scanpilot.evaluation import report
 from scanpilot.evaluation.episodes import Episode
@@ -69,7 +69,8 @@ def train(
     """
     spec = load_robot(robot)
     settings = configuration.load(TrainConfig, config, overrides)
-    if (out / "log.jsonl").exists() and not resume:
+    checkpoint.recover_directory(out / "training")
+    if (out / "training").exists() and not resume:
         raise ConfigurationError(
             f"{out} holds a run already: give --resume to go on with it, or another --out"
         )

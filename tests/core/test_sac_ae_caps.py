@@ -557,6 +557,16 @@ def test_exploration_is_the_squashed_gaussian() -> None:
     assert ((u.std(0) / deviation - 1.0).abs() < 0.06).all()
 
 
+def test_a_robot_that_sees_what_is_no_number_stands_and_the_others_drive() -> None:
+    one = agent()
+    seen = Triplet(np.ones((3, 2, 36), np.float32), np.ones((3, 3), np.float32), np.zeros((3, 3), np.float32))
+    seen.scan[1, 0, 7] = math.nan
+    actions = one.explore(seen)
+    assert actions[1].tolist() == [0.0, 0.0, 0.0]
+    assert np.isfinite(actions).all()
+    assert (actions[[0, 2], 0] > 0.0).all()
+
+
 def test_acting_is_the_squashed_mean_of_the_averaged_weights() -> None:
     one = agent()
     for i in range(3):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from scanpilot import checkpoint, configuration, resources, training
 from scanpilot.configuration import ConfigurationError
@@ -320,6 +322,66 @@ def test_how_robots_move_is_told_by_hand(tmp_path: Path, monkeypatch: pytest.Mon
     assert numbers["charts/turn"] == pytest.approx(0.3)
     # Nothing before the first; then 0.5 and 0.2.
     assert numbers["charts/action_change"] == pytest.approx((0.0 + 0.35) / 2)
+
+
+def test_numbers_that_are_not_finite_reach_neither_weights_nor_checkpoints_and_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, fleet, notes = straw(tmp_path, successes=(0.5, 0.5), warmup_steps=10, updates_per_step=2)
+    step, observe, calls = fleet.step, fleet.observe, []
+
+    def spoilt_step(actions: np.ndarray) -> StepResult:
+        assert np.isfinite(actions).all()
+        calls.append(actions)
+        result = step(actions)
+        if len(calls) == 8:
+            result.rewards[0] = math.nan
+        return result
+
+    def spoilt_observe() -> Triplet:
+        seen = observe()
+        if len(calls) == 10:
+            seen.scan[1, -1, 3] = math.nan
+        return seen
+
+    monkeypatch.setattr(fleet, "step", spoilt_step)
+    monkeypatch.setattr(fleet, "observe", spoilt_observe)
+    # One gradient of all that the critics get.
+    gradients = []
+
+    def spoilt_gradient(gradient: torch.Tensor) -> torch.Tensor:
+        gradients.append(gradient)
+        return gradient * math.nan if len(gradients) == 5 else gradient
+
+    trainer._agent.critics.biases[-1].register_hook(spoilt_gradient)
+    trainer.train()
+    assert len(gradients) > 5
+    # The robot that saw it stood still meanwhile.
+    assert calls[10][1].tolist() == [0.0, 0.0, 0.0]
+    numbers = notes.numbers[-1]
+    # The reward's; the one that led to the scan, and the one that began with it.
+    assert numbers["charts/rejected_transitions"] == 3
+    assert numbers["charts/skipped_updates"] == 1
+    state = checkpoint.read_state(tmp_path / "training")
+    for arrays in (state["agent"]["modules"].values(), [state["replay"]["arrays"]]):
+        assert all(bool(torch.isfinite(v).all()) for tensors in arrays for v in tensors.values())
+    # Loading checks every weight.
+    checkpoint.load_policy(tmp_path)
+
+
+def test_a_run_can_be_resumed_from_its_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, _, _ = straw(tmp_path)
+
+    def killed(fraction: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer._agent, "set_progress", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    again, _, _ = straw(tmp_path, successes=(0.5,))
+    again.restore()
+    again.train()
+    assert again.steps == 40
 
 
 def test_a_world_that_gives_way_is_no_time_out_in_the_live_numbers(tmp_path: Path) -> None:
