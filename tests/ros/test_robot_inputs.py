@@ -269,7 +269,7 @@ def test_gaps_of_a_fifth_of_a_second_between_scans_do_not_stop_it(node, fake, ma
     # 0.35 s are allowed; what the machine held up is not the node's doing.
     if machine_delay(begun) + fake.delay(begun) < 0.1:
         assert not [s for s in stops if "scan" in s], f"{stops}\n{node.output}"
-    assert next(last) > 5
+    assert next(last) > 2
 
 
 def test_beam_counts_may_change_from_scan_to_scan(node, fake) -> None:
@@ -321,6 +321,7 @@ def test_several_lidars_are_merged_and_each_is_waited_for(bench, start_node, rob
     )
     fake = robot("two", rate=20.0)
     fake.scan = noisy
+    assert until(lambda: fake.status, 60.0), node.output
     fake.send_goal()
     assert fake.reports("bad input", "/two/rear_scan: nothing received yet", seconds=60.0), node.output
     rear = bench.node.create_publisher(LaserScan, "/two/rear_scan", 5)
