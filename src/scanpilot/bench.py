@@ -75,6 +75,53 @@ def _our_update(config_name: str) -> Callable[[], Any]:
     return lambda: agent.update(replay.sample(config.agent.batch_size))
 
 
+def bench_ray(workers: Sequence[int], seconds: float) -> dict[str, Any]:
+    """Robot steps per second that so many workers of a Ray cluster on this machine collect.
+
+    They act with an untrained policy at the shipped training configuration, and nobody learns meanwhile.
+    """
+    from scanpilot import configuration, distributed
+    from scanpilot.command import active_components
+    from scanpilot.observation import observation_for
+    from scanpilot.sac_ae_caps import SacAeCaps
+    from scanpilot.trainer import TrainConfig
+
+    config = configuration.load(TrainConfig, resources.root() / "config" / "train.yaml")
+    robot = load_robot(resources.find("robot", "generic_diff"))
+    seen = config.observation
+    observation = observation_for(
+        robot, seen.beams, seen.frames, seen.range_min, seen.range_max, seen.guidance
+    )
+    network = SacAeCaps(observation, active_components(robot), config.agent, 0).network
+    weights = {name: value.numpy() for name, value in network.state_dict().items()}
+    rates = []
+    for count in workers:
+        fleet = distributed.RayFleet(distributed.Plan(robot, observation, config, 0), count, "local")
+        try:
+            fleet.send(weights)
+            rates.append(_collected(fleet, seconds))
+        finally:
+            fleet.close()
+    return {
+        "collection": [
+            {"workers": count, "robot_steps_per_s": rate, "ratio": rate / rates[0]}
+            for count, rate in zip(workers, rates, strict=True)
+        ]
+    }
+
+
+def _collected(fleet: Any, seconds: float) -> float:
+    """Robot steps per second, counted from when every worker has compiled its code and sent something."""
+    per_worker = fleet.num_robots // fleet.num_workers
+    started: set[int] = set()
+    while len(started) < fleet.num_workers:
+        started |= {int(experience.robots[0]) // per_worker for experience in fleet.receive(wait=True)}
+    begun, steps = time.perf_counter(), 0
+    while time.perf_counter() - begun < seconds:
+        steps += sum(len(experience.robots) for experience in fleet.receive(wait=True))
+    return steps / (time.perf_counter() - begun)
+
+
 def bench_inference(policy: Path, seconds: float) -> dict[str, Any]:
     """Time of one robot's ``act`` and of one whole control tick by each backend, one thread, milliseconds.
 

@@ -235,11 +235,12 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument(
         "what",
         nargs="?",
-        choices=("sim", "learner", "inference", "node"),
-        help="only this (default: all but node, which measures a running policy node and needs ROS)",
+        choices=("sim", "learner", "inference", "node", "ray"),
+        help="only this (default: all but node, which measures a running policy node and needs ROS, and ray)",
     )
     bench.add_argument("--threads", type=int, nargs="+", default=[1], help="the learner takes the first")
     bench.add_argument("--policy", help="for inference and node: a released policy or a policy directory")
+    bench.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="for ray, in turn")
     bench.add_argument("--seconds", type=_positive, default=1.0, help="for each measurement")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     sim = bench.add_argument_group(
@@ -284,6 +285,8 @@ def _bench(args: argparse.Namespace) -> int:
     if args.what in (None, "inference"):
         policy = resources.find("policy", args.policy or "generic_diff")
         results.update(bench.bench_inference(policy, args.seconds))
+    if args.what == "ray":
+        results.update(bench.bench_ray(args.workers, args.seconds))
     if args.what == "node":
         results["node"] = _bench_node(args)
     tabled = ("rows", "figures")

@@ -171,6 +171,11 @@ class RayFleet:
         return self._per_worker * len(self._workers)
 
     @property
+    def num_workers(self) -> int:
+        """That were asked for."""
+        return len(self._workers)
+
+    @property
     def robot(self) -> RobotSpec:
         """What every robot is."""
         return self._plan.robot
