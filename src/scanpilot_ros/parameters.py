@@ -62,6 +62,22 @@ def parameter(
     return dataclasses.field(default=default, metadata=meta)
 
 
+_UNITS = ("seconds", "metres", "radians", "m/s^3", "rad/s^3", "m/s^2", "rad/s^2", "m/s", "rad/s")
+
+
+def as_markdown(cls: type[Any]) -> str:
+    """The parameters of a dataclass as a table: name, default, unit, live or not, meaning."""
+    lines = ["| parameter | default | unit | live | |", "|---|---|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        text = field.metadata["description"]
+        unit = next((u for u in _UNITS if isinstance(field.default, float) and text.startswith(u)), "")
+        default = ", ".join(map(repr, field.default)) if isinstance(field.default, tuple) else field.default
+        shown = f"`{str(default).lower() if isinstance(default, bool) else default}`" if default != "" else ""
+        live = "yes" if field.metadata["live"] else ""
+        lines.append(f"| `{_name(field)}` | {shown} | {unit} | {live} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
 def declare(node: Node, cls: type[Any]) -> None:
     """Declare the parameters of a dataclass on a node.
 
@@ -467,3 +483,7 @@ class PolicyNodeParameters:
         """The parameters of one part, such as ``guard.min_points``, by the names of its own fields."""
         prefix = "guard" if cls is GuardConfig else "recovery"
         return {f.name: getattr(self, f"{prefix}_{f.name}") for f in dataclasses.fields(cls)}
+
+
+if __name__ == "__main__":
+    print(as_markdown(PolicyNodeParameters), end="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from scanpilot.navigator import State
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.types import InvalidInput, Pose2D
-from scanpilot_ros.parameters import PolicyNodeParameters, declare, read
+from scanpilot_ros.parameters import PolicyNodeParameters, as_markdown, declare, read
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,3 +109,21 @@ def test_limits_come_from_the_robot_where_no_parameter_states_one() -> None:
 def test_bad_value_is_refused_by_name(values: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         parameters(**values)
+
+
+def test_the_manual_has_every_parameter_and_state_as_they_are() -> None:
+    manual = (Path(__file__).resolve().parents[2] / "docs" / "robot.md").read_text()
+    table = manual.partition("<!-- made by: python -m scanpilot_ros.parameters -->\n")[2]
+    assert table.partition("<!-- end -->")[0] == as_markdown(PolicyNodeParameters)
+    states = manual.partition("## States")[2].partition("\n## ")[0]
+    assert [line.split("|")[1].strip() for line in states.splitlines() if line.startswith("| ")][1:] == [
+        state.value for state in State
+    ]
+
+
+def test_every_number_says_its_unit() -> None:
+    counted = {"recovery.circling_turns"}
+    for row in as_markdown(PolicyNodeParameters).splitlines()[2:]:
+        name, default, unit = (cell.strip().strip("`") for cell in row.split("|")[1:4])
+        if "." in default.strip("'") or default == "nan":
+            assert unit or name in counted, row
