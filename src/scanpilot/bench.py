@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
 import time
@@ -65,7 +66,7 @@ def _our_update(config_name: str) -> Callable[[], Any]:
 
     config = configuration.load(TrainConfig, resources.root() / "config" / f"{config_name}.yaml")
     robot = load_robot(resources.find("robot", "generic_diff"))
-    observation = observation_for(robot, config.observation.beams, config.observation.frames)
+    observation = observation_for(robot, **dataclasses.asdict(config.observation))
     agent = SacAeCaps(observation, command.active_components(robot), config.agent, 0)
     replay = ReplayBuffer(20_000, observation.scan_shape, 0, config.agent.n_step, config.agent.gamma)
     rng = np.random.default_rng(0)
@@ -88,10 +89,7 @@ def bench_ray(workers: Sequence[int], seconds: float) -> dict[str, Any]:
 
     config = configuration.load(TrainConfig, resources.root() / "config" / "train.yaml")
     robot = load_robot(resources.find("robot", "generic_diff"))
-    seen = config.observation
-    observation = observation_for(
-        robot, seen.beams, seen.frames, seen.range_min, seen.range_max, seen.guidance
-    )
+    observation = observation_for(robot, **dataclasses.asdict(config.observation))
     network = SacAeCaps(observation, active_components(robot), config.agent, 0).network
     weights = {name: value.numpy() for name, value in network.state_dict().items()}
     rates = []

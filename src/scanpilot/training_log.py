@@ -108,7 +108,7 @@ class TrainingLog:
     def _draw(self, name: str, figure: Figure, steps: int) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-        canvas = FigureCanvasAgg(figure)
+        canvas: Any = FigureCanvasAgg(figure)
         canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3]
         self._tensorboard.add_image(name, pixels, steps, dataformats="HWC")
