@@ -28,7 +28,7 @@ FEATURES = 3
 # Crossing what is too narrow costs this many times the way: dear, but never without a direction.
 _BLOCKED = 30.0
 # Passing at the edge of what is too narrow costs this much more than the way.
-_CLOSE = 1.5
+_CLOSE = 4.0
 _MAX_EXCESS = 10.0
 _ROUNDS = 6
 # Hits are remembered in cells this many times finer than those that ways are searched on: a cell holds only
