@@ -27,6 +27,7 @@ from scanpilot.robot import RobotSpec
 from scanpilot.sim.device_simulator import DeviceSimulator
 from scanpilot.sim.free_space import FreeSpace, NoRoom
 from scanpilot.sim.sources import WorldMaker
+from scanpilot.sim.walkers import Walkers
 from scanpilot.sim.world import World
 from scanpilot.task import TaskConfig, suited_to
 from scanpilot.types import StepResult, Triplet
@@ -61,8 +62,10 @@ class DeviceFleet:
         seed: int,
         device: str = "cuda",
     ) -> None:
-        if config.walkers.count:
-            raise ValueError("walkers are moved by the host: use SimulatedFleet, or fleet.walkers.count 0")
+        if Walkers.room(config.walkers):
+            raise ValueError("walkers are moved by the host: use SimulatedFleet, or no fleet.walkers")
+        if observation.guidance is not None:
+            raise ValueError("ways round are worked out by the host: use SimulatedFleet, or no guidance")
         if robot.kinematics == "car":
             raise ValueError("where a car may start is found by the host: use SimulatedFleet")
         self._make_world = make_world

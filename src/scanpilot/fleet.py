@@ -190,7 +190,7 @@ class SimulatedFleet:
         self.simulator = Simulator(
             worlds, robot, config.robots_per_world, config.simulator, seed, movers=Walkers.room(walkers)
         )
-        self._walkers = Walkers(self.simulator, walkers, seed) if walkers.count else None
+        self._walkers = Walkers(self.simulator, walkers, seed) if Walkers.room(walkers) else None
         n = self.simulator.num_robots
         lidar = robot.lidar
         self._resample = ScanResampler(
