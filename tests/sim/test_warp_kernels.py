@@ -65,9 +65,13 @@ def suite(name: str) -> ModuleType:
     return module
 
 
-# One asks for more digits of a clearance than float32 has, the other for an error where there must be no
-# waiting; both have their like below.
-ELSEWHERE = ("test_head_on_robots_stop_at_each_other", "test_bad_input_is_named")
+# One asks for more digits of a clearance than float32 has, one for an error where there must be no waiting,
+# and one takes long here; all have their like below.
+ELSEWHERE = (
+    "test_head_on_robots_stop_at_each_other",
+    "test_bad_input_is_named",
+    "test_batched_equals_single_equals_again_and_nothing_overlaps",
+)
 
 
 def shared(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
@@ -76,8 +80,9 @@ def shared(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
             yield f"{name}_on_warp", function
 
 
-for source in ("test_motion", "test_ranges"):
-    globals().update(shared(suite(source)))
+motion, ranges = suite("test_motion"), suite("test_ranges")
+for source in (motion, ranges):
+    globals().update(shared(source))
 
 
 # --- against the kernels for the processor ------------------------------------------------------------------
@@ -239,6 +244,18 @@ def test_some_robots_scan_and_others_do_not() -> None:
     rows = DeviceSimulator([generate.clutter(1)], robot(), 4, SimulatorConfig(scan_noise=0.1), device="cpu")
     rows.place(np.arange(4), starts(rows.worlds, robot(), 4, 0))
     assert torch.equal(rows.scan(robots=[2, 0]), masked[[2, 0]])
+
+
+def test_batched_equals_single_equals_again_and_nothing_overlaps() -> None:
+    spec = robot(footprint=JACKAL)
+    commands = np.random.default_rng(0).uniform((0.0, 0.0, -2.0), (2.0, 0.0, 2.0), (12, 8, 3))
+    worlds = [3, 4]
+    together, again = (
+        motion._run(motion._start(worlds, spec, 4, motion.NOISY, 5), commands) for _ in range(2)
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(together, again, strict=True))
+    alone = motion._run(motion._start(worlds[1:], spec, 4, motion.NOISY, 5), commands[:, 4:])
+    assert all(np.array_equal(a[4:], b) for a, b in zip(together, alone, strict=True))
 
 
 def test_head_on_robots_stop_at_each_other() -> None:
