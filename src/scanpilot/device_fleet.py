@@ -64,8 +64,6 @@ class DeviceFleet:
     ) -> None:
         if Walkers.room(config.walkers):
             raise ValueError("walkers are moved by the host: use SimulatedFleet, or no fleet.walkers")
-        if observation.guidance is not None:
-            raise ValueError("ways round are worked out by the host: use SimulatedFleet, or no guidance")
         if robot.kinematics == "car":
             raise ValueError("where a car may start is found by the host: use SimulatedFleet")
         self._make_world = make_world

@@ -203,7 +203,7 @@ class SimulatedFleet:
             lidar.mount,
         )
         self._frames = FrameStack(observation, n)
-        self._guide = guide_for(observation, n)
+        self._guide = guide_for(observation, n, config.simulator.threads)
         self.starts: DoubleArray = np.zeros((n, 3))
         self.goals: DoubleArray = np.zeros((n, 3))
         self._steps = np.zeros(n, dtype=np.int64)

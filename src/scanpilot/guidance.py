@@ -14,6 +14,7 @@ is forgotten as it is seen anew or left behind.
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import cast
 
@@ -38,6 +39,8 @@ _FINER = 2
 # the robot, two cells would join across a gap that neither of their parts lies in.
 _PARTS = 3
 _ROUNDING = 1.0 - 1e-9
+# Robots that a thread guides at a time.
+_PIECE = 16
 # A beam that goes this much farther than a remembered hit has looked through it, metres.
 _SLACK = 0.3
 _UNKNOWN = 1e9
@@ -84,6 +87,7 @@ class Guide:
         beams: n, number of sectors.
         range_max: metres; beams that reach it hit nothing.
         num_robots: N.
+        threads: that share the work; the results do not depend on it.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Guide:
         beams: int,
         range_max: float,
         num_robots: int = 1,
+        threads: int = 1,
     ) -> None:
         self._spec = spec
         self._angle_min, self._sector = angle_min, sector
@@ -102,6 +107,8 @@ class Guide:
         self._cos, self._sin = np.cos(angles), np.sin(angles)
         cells = round(2.0 * spec.half_width / spec.cell) * _FINER
         # Where in a cell the latest hit was; cells are used over and over as robots move on.
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self._seen: DoubleArray = np.full((num_robots, cells, cells, 2), math.nan)
 
     def __call__(
@@ -127,23 +134,32 @@ class Guide:
         spec = self._spec
         which = np.arange(len(scans)) if robots is None else robots
         out = np.empty((len(scans), FEATURES))
-        _guide(
-            self._seen,
-            which,
-            np.ascontiguousarray(scans, dtype=np.float64),
-            self._cos,
-            self._sin,
-            self._angle_min,
-            self._sector,
-            self._range_max,
-            np.ascontiguousarray(goals, dtype=np.float64),
-            np.ascontiguousarray(poses, dtype=np.float64),
-            spec.cell,
-            spec.clearance,
-            spec.comfort,
-            spec.look_ahead,
-            out,
+        ranges, targets, places = (
+            np.ascontiguousarray(values, dtype=np.float64) for values in (scans, goals, poses)
         )
+
+        def work(part: slice) -> None:
+            _guide(
+                self._seen,
+                which[part],
+                ranges[part],
+                self._cos,
+                self._sin,
+                self._angle_min,
+                self._sector,
+                self._range_max,
+                targets[part],
+                places[part],
+                spec.cell,
+                spec.clearance,
+                spec.comfort,
+                spec.look_ahead,
+                out[part],
+            )
+
+        # Small pieces: some robots take longer than others.
+        parts = [slice(begin, begin + _PIECE) for begin in range(0, len(scans), _PIECE)]
+        list(map(work, parts) if self._pool is None else self._pool.map(work, parts))
         return cast(FloatArray, out.astype(np.float32))
 
     def forget(self, robots: NDArray[np.generic] | slice = slice(None)) -> None:

@@ -146,11 +146,12 @@ def observation_for(
     return ObservationSpec(beams, low, high, range_min, range_max, frames, scale, guidance=way)
 
 
-def guide_for(spec: ObservationSpec, num_robots: int = 1) -> Guide | None:
+def guide_for(spec: ObservationSpec, num_robots: int = 1, threads: int = 1) -> Guide | None:
     """What remembers and guides N robots that see by this spec; None where it asks for none."""
     if spec.guidance is None:
         return None
-    return Guide(spec.guidance, spec.angle_min, spec.sector, spec.beams, spec.range_max, num_robots)
+    scan = (spec.angle_min, spec.sector, spec.beams, spec.range_max)
+    return Guide(spec.guidance, *scan, num_robots, threads)
 
 
 def with_guidance(triplet: Triplet, spec: ObservationSpec, poses: DoubleArray | None = None) -> Triplet:

@@ -82,9 +82,9 @@ class TrainConfig:
     replay_capacity: int = 500_000
     warmup_steps: int = 5_000
     updates_per_step: int = 8
-    validations: int = 5
-    validate_from: float = 0.3
-    validation_episodes: int = 256
+    validations: int = 3
+    validate_from: float = 0.4
+    validation_episodes: int = 128
     save_seconds: float = 120.0
     threads: int = 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -124,6 +125,8 @@ def train(
             seed,
             stream="validation",
             task=settings.task,
+            # The learner waits: its core is free.
+            threads=min(2, len(os.sched_getaffinity(0))),
         )
         return summarise(driven, command.active_components(spec))
 

@@ -185,3 +185,13 @@ def test_a_memory_that_was_saved_goes_on_where_it_was() -> None:
 def test_impossible_grids_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="guidance has"):
         GuidanceSpec(**bad)
+
+
+def test_threads_change_nothing() -> None:
+    rng = np.random.default_rng(5)
+    scans = rng.uniform(0.5, 8.0, (40, BEAMS)).astype(np.float32)
+    goals = rng.uniform(-6.0, 6.0, (40, 3)).astype(np.float32)
+    poses = rng.uniform(-1.0, 1.0, (40, 3))
+    alone = guide(40)(scans, goals, poses)
+    shared = Guide(SPEC, -math.pi, 2.0 * math.pi / BEAMS, BEAMS, 20.0, 40, threads=2)(scans, goals, poses)
+    np.testing.assert_array_equal(shared, alone)

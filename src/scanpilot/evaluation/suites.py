@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scanpilot.evaluation.episodes import Act, Episode, run_episodes
+from scanpilot.evaluation.guarded import Safety
 from scanpilot.fleet import FleetConfig, SimulatedFleet
 from scanpilot.observation import ObservationSpec
 from scanpilot.robot import Lidar, RobotSpec
@@ -85,6 +86,7 @@ class Suite:
             were batches), and the number of episodes is part of what is measured.
         conditions: under which each of its worlds is driven in turn.
         walkers: who else is about.
+        safety: guard and recovery that every robot of it drives with; None: neither.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Suite:
     worlds_per_batch: int | None = None
     conditions: tuple[Condition, ...] = (Condition(""),)
     walkers: WalkerConfig = _ALONE
+    safety: Safety | None = None
 
     def batches(self, episodes: int) -> list[Batch]:
         """How so many episodes are driven."""
@@ -117,6 +120,7 @@ class Suite:
         seed: int,
         stream: sources.Stream = "test",
         task: TaskConfig | None = None,
+        threads: int = 1,
     ) -> list[Episode]:
         """Drive one batch; the same seed gives the same episodes. Arguments as of `run_suite`."""
         condition = self.conditions[batch.condition]
@@ -125,7 +129,7 @@ class Suite:
             worlds=batch.worlds,
             robots_per_world=self.robots_per_world,
             world_lifetime=0,
-            simulator=condition.simulator,
+            simulator=replace(condition.simulator, threads=threads),
             walkers=self.walkers,
         )
         fleet = SimulatedFleet(
@@ -136,7 +140,7 @@ class Suite:
             config,
             seed if batch.alone else _stream_of(seed, batch.first),
         )
-        return run_episodes(fleet, act, batch.count, condition.name)
+        return run_episodes(fleet, act, batch.count, condition.name, self.safety)
 
 
 def _stream_of(seed: int, first_world: int) -> int:
@@ -210,6 +214,7 @@ def run_suite(
     seed: int,
     stream: sources.Stream = "test",
     task: TaskConfig | None = None,
+    threads: int = 1,
 ) -> list[Episode]:
     """Drive ``episodes`` episodes of a suite in this process; the same seed gives the same ones.
 
@@ -222,8 +227,9 @@ def run_suite(
         seed: of worlds, starts and goals.
         stream: ``test``, or ``validation`` for what training may look at.
         task: goal radius and time limit; the defaults unless given.
+        threads: of the simulator; the episodes do not depend on it.
     """
     driven: list[Episode] = []
     for batch in suite.batches(episodes):
-        driven += suite.drive(batch, act, robot, observation, seed, stream, task)
+        driven += suite.drive(batch, act, robot, observation, seed, stream, task, threads)
     return driven
