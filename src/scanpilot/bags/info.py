@@ -30,6 +30,8 @@ _SAME_CLOCK = 0.25
 # Seconds: what the policy node of a robot with a period of 0.2 s would still act on.
 MAX_AGE = 0.35
 _MOST_VALUES = 10_000
+# Messages on /tf after which only a few are looked at.
+_TRANSFORMS = 2_000
 # As in `scanpilot.transitions`.
 _ABSURD = 1e6
 _BASES = ("base_link", "base_footprint")
@@ -362,7 +364,7 @@ class _Study:
         self._frames = Frames()
         self._commands = array("d")
         self._goals: collections.Counter[str] = collections.Counter()
-        self._clock_ticks = 0
+        self._clock_ticks = self._transforms = 0
         self._unreadable: collections.Counter[str] = collections.Counter()
         self._reasons: dict[str, str] = {}
 
@@ -374,6 +376,11 @@ class _Study:
             self._take(raw)
 
     def _take(self, raw: Any) -> None:
+        if raw.topic in self._roles.tf:
+            self._transforms += 1
+            # Where moving frames are every time is of no interest, only which there are.
+            if self._transforms > _TRANSFORMS and self._transforms % 50:
+                return
         try:
             message = self._bag.decode(raw)
             if raw.topic in self._scans:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import base64
 import collections
+import itertools
 import json
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources as package_files
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from scanpilot.bags.files import Bag
 from scanpilot.bags.stream import events
 from scanpilot.guard import Action, Guard, GuardConfig
 from scanpilot.navigator import NavigatorConfig
-from scanpilot.observation import triplets_of
+from scanpilot.observation import triplets_of, with_guidance
 from scanpilot.transitions import Assembler, Step, TransitionConfig
 from scanpilot.types import DoubleArray, FloatArray, Pose2D, Triplet, Twist2D
 
@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 LOOK_AHEAD = 5.0
 # A report holds at most so many ticks; ten minutes at 0.2 s.
 MOST_TICKS = 3000
-_BATCH = 256
 _AXES = ("vx", "vy", "wz")
 
 
@@ -152,10 +151,11 @@ def _asked(steps: Sequence[Step], policy: Policy, told: Pose2D | None, critics: 
     poses, speeds = np.array([s.pose for s in states]), np.array([s.speed for s in states])
     done = np.stack([step.action for step in steps])
     actions, seen, values = [], [], []
-    for at in range(0, len(steps), _BATCH):
-        part = slice(at, at + _BATCH)
+    for part in _parts([step.segment for step in steps]):
         frames = np.stack([s.frames for s in states[part]])
         triplet = triplets_of(frames, goals[part], poses[part], speeds[part])
+        # As the live node, which remembers what it saw since the stream last broke off.
+        triplet = with_guidance(triplet, policy.observation, poses[part])
         actions.append(policy.act(triplet))
         seen.append(policy.reconstruct(triplet))
         if critics is not None:
@@ -187,13 +187,19 @@ def _asked(steps: Sequence[Step], policy: Policy, told: Pose2D | None, critics: 
     )
 
 
+def _parts(segments: Sequence[int]) -> list[slice]:
+    """Each unbroken stretch."""
+    borders = [0, *(np.flatnonzero(np.diff(segments)) + 1), len(segments)]
+    return [slice(begin, end) for begin, end in itertools.pairwise(borders)]
+
+
 def _goals(
     steps: Sequence[Step], told: Pose2D | None, period: float
 ) -> tuple[DoubleArray, NDArray[np.bool_]]:
     """A goal for each tick: told, set, or where the robot was `LOOK_AHEAD` later in the same segment."""
     later = max(1, round(LOOK_AHEAD / period))
     goals: list[Pose2D] = []
-    for _, group in groupby(steps, key=lambda step: step.segment):
+    for _, group in itertools.groupby(steps, key=lambda step: step.segment):
         stretch = list(group)
         for i, step in enumerate(stretch):
             ahead = stretch[min(i + later, len(stretch) - 1)].after.pose

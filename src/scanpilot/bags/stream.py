@@ -340,7 +340,9 @@ def events(
         left_out: counts, in words, the messages that say nothing that could be used.
     """
     reader = _EventReader(roles, config)
-    for raw in bag.messages(roles.topics):
+    # Only goals need transforms here, of which there are many.
+    topics = set(roles.topics) - (set() if roles.goal else {*roles.tf, *roles.tf_static})
+    for raw in bag.messages(topics):
         yield from reader.read_raw(bag, raw, left_out)
 
 
