@@ -113,6 +113,8 @@ MAX_AGE_PERIODS = 1.75
 # Stamps are sums of seconds and nanoseconds in float64: a microsecond is more than their rounding.
 _SAME_TIME = 1e-6
 _MOST_TIMES = 20
+# m/s, m/s and rad/s that odometry and joysticks show at rest.
+_NOISE = np.array([0.03, 0.05, 0.1])
 # Metres, radians and their speeds beyond which a number is damage, as one that is none at all.
 _ABSURD = 1e6
 
@@ -407,11 +409,13 @@ class Assembler:
             self._state, self._usable_since = None, None
             return []
         velocity, source = self._executed(before.stamp, end)
-        action = command.actions_of(velocity, self._robot)
-        if self._out_of_reach(velocity, action):
-            self._note(end, "driven backwards or beyond the robot's limits")
+        fault = self._no_action(velocity, before.speed, after.speed)
+        if fault:
+            self._note(end, fault)
             self._state, self._usable_since = None, None
             return []
+        # A base that is told to go faster than it can goes as fast as it can.
+        action = command.actions_of(velocity, self._robot)
         contact = self._contact(before, after, velocity)
         self._start_period()
         self._state = after
@@ -473,11 +477,17 @@ class Assembler:
         seen: DoubleArray = np.array([o.twist for o in self._moved or [self._odometry]])
         return seen.mean(axis=0), ActionSource.ODOMETRY
 
-    def _out_of_reach(self, velocity: DoubleArray, action: FloatArray) -> bool:
-        """Whether no action stands for this velocity, up to a tenth of the limits and some noise."""
+    def _no_action(self, velocity: DoubleArray, *measured: Twist2D) -> str | None:
+        """Why no action stands for a period: up to some noise, none goes back or faster than the limits."""
         limits = self._robot.limits
-        off = np.abs(command.commands(action, self._robot) - velocity)
-        return bool((off > 0.1 * np.array([limits.vx, limits.vy, limits.wz]) + (0.03, 0.03, 0.1)).any())
+        if velocity[0] < -_NOISE[0]:
+            return "driven backwards"
+        if abs(velocity[1]) > _NOISE[1] and limits.vy == 0.0:
+            return "driven sideways, which this robot cannot"
+        fastest = 1.1 * np.array([limits.vx, limits.vy, limits.wz]) + _NOISE
+        if (np.abs(measured) > fastest).any():
+            return "faster than the robot's limits"
+        return None
 
     def _contact(self, before: State, after: State, velocity: DoubleArray) -> ContactSource:
         asked = self._config.contacts

@@ -177,9 +177,23 @@ def test_driving_backwards_is_no_action_and_cuts() -> None:
         for e in straight(3.0)
     ]
     steps, assembler = steps_of(events)
-    assert assembler.cuts["driven backwards or beyond the robot's limits"] >= 1
+    assert assembler.cuts["driven backwards"] >= 1
     assert not any(0.95 < step.before.stamp < 1.35 for step in steps)
     assert all(step.action[0] == pytest.approx(0.5) for step in steps)
+
+
+def test_a_base_that_is_told_too_much_does_what_it_can() -> None:
+    events = [
+        Commanded(e.stamp, Twist2D(1.7, 0.0, 5.0)) if isinstance(e, Commanded) else e
+        for e in straight(2.0, speed=1.0)
+    ]
+    steps, assembler = steps_of(events)
+    assert not assembler.cuts
+    assert all(step.action == pytest.approx((1.0, 0.0, 1.0)) for step in steps)
+    # What was faster than it can be is another robot's.
+    steps, assembler = steps_of(straight(2.0, speed=1.5))
+    assert not steps
+    assert assembler.cuts["faster than the robot's limits"] >= 1
 
 
 def test_a_scan_without_any_finite_range_is_not_looked_at() -> None:

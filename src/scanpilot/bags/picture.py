@@ -61,9 +61,10 @@ def _draw_map(axes: Any, description: Description) -> None:
 
 def _draw_speeds(axes: Any, description: Description) -> None:
     speeds, commands = description.speeds, description.commands
-    # Commands are dated by the recorder, odometry by its headers: each from its own beginning.
     if len(commands):
-        at = commands[:, 0] - commands[0, 0]
+        # Commands are dated by the recorder; where odometry's clock is another, each begins at 0.
+        shared = description.stream.same_clock and len(speeds)
+        at = commands[:, 0] - (speeds[0, 0] if shared else commands[0, 0])
         axes.plot(at, commands[:, 1], color="#d08a00", linewidth=0.8, label="commanded vx (m/s)")
         axes.plot(at, commands[:, 2], color="#9467bd", linewidth=0.8, label="commanded wz (rad/s)")
     if len(speeds):
