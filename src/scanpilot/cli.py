@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from scanpilot import __version__, evaluating, resources
+from scanpilot.baselines import commands as baseline_commands
 from scanpilot.bags import commands as bag_commands
+from scanpilot.baselines import commands as baseline_commands
 from scanpilot.configuration import ConfigurationError
 from scanpilot.types import InvalidInput
 
@@ -61,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(commands)
     evaluating.add_eval(commands)
     evaluating.add_suite(commands)
+    baseline_commands.add_to(commands, evaluating.run_eval, evaluating.add_eval)
+    baseline_commands.add_to(commands, evaluating.run_eval, evaluating.add_eval)
     _add_release(commands)
     _add_export(commands)
     _add_sim(commands)

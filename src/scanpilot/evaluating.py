@@ -25,9 +25,11 @@ CLASSICAL = ("straight", "dwa")
 _DIFFICULTY_EPISODES = 1000
 
 
-def add_eval(commands: Any) -> None:
-    """Add the command ``eval`` to these."""
-    evaluate = commands.add_parser("eval", help="drive policies through a suite of unseen episodes")
+def add_eval(
+    commands: Any, told: str = "drive policies through a suite of unseen episodes"
+) -> argparse.ArgumentParser:
+    """Add the command ``eval`` to these; ``told`` is its help."""
+    evaluate: argparse.ArgumentParser = commands.add_parser("eval", help=told)
     evaluate.add_argument(
         "policy",
         nargs="+",
@@ -45,7 +47,8 @@ def add_eval(commands: Any) -> None:
     evaluate.add_argument(
         "--picture", type=Path, metavar="FILE", help="draw trajectories of some worlds (PNG)"
     )
-    evaluate.set_defaults(run=_eval)
+    evaluate.set_defaults(run=run_eval)
+    return evaluate
 
 
 def add_suite(commands: Any) -> None:
@@ -76,7 +79,8 @@ def _add_suite_arguments(parser: argparse.ArgumentParser, episodes: int, name: s
     )
 
 
-def _eval(args: argparse.Namespace) -> int:
+def run_eval(args: argparse.Namespace) -> int:
+    """Do what ``scanpilot eval`` was asked for; returns the exit code."""
     from scanpilot.evaluation import difficulty, report
     from scanpilot.evaluation.runner import evaluate
 

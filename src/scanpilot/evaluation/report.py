@@ -55,6 +55,8 @@ def print_summary(result: dict[str, Any], console: Console | None = None) -> Non
     table.add_row("smallest clearance, mean", f"{result['min_clearance']:.2f} m")
     table.add_row("smoothness Sm (lower is smoother)", f"{result['smoothness']:.3f}")
     table.add_row("mean |change of action|", f"{result['action_change']:.3f}")
+    if result["guard_rate"] > 0.0:
+        table.add_row("steps in which the guard acted", _percent(result["guard_rate"]))
     table.add_row("mean jerk", f"{result['jerk']:.2f} m/s^3")
     for part in result["by_detour"]:
         low, high = part["detour"]
