@@ -17,7 +17,6 @@ from typing import Any
 from scanpilot import __version__, evaluating, resources
 from scanpilot.baselines import commands as baseline_commands
 from scanpilot.bags import commands as bag_commands
-from scanpilot.baselines import commands as baseline_commands
 from scanpilot.configuration import ConfigurationError
 from scanpilot.types import InvalidInput
 
@@ -63,7 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(commands)
     evaluating.add_eval(commands)
     evaluating.add_suite(commands)
-    baseline_commands.add_to(commands, evaluating.run_eval, evaluating.add_eval)
     baseline_commands.add_to(commands, evaluating.run_eval, evaluating.add_eval)
     _add_release(commands)
     _add_export(commands)
