@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from scanpilot import __version__, evaluating, resources
-from scanpilot.baselines import commands as baseline_commands
 from scanpilot.bags import commands as bag_commands
+from scanpilot.baselines import commands as baseline_commands
 from scanpilot.configuration import ConfigurationError
 from scanpilot.types import InvalidInput
 
