@@ -164,21 +164,31 @@ class Doctor(Node):
         question = self._question
         asked = {n: getattr(question, n) for n in ("scan", "odom", "goal_pose", "cmd_vel")}
         names = {key: self.resolve_topic_name(name) for key, name in asked.items()}
-        if node is None:
-            return names
+        end = time.monotonic() + _DISCOVERY_SECONDS
+        # A node's topics become known one by one, after its name.
+        while node is not None:
+            own = self._topics_of(node)
+            if all(own.values()) or time.monotonic() > end:
+                return {
+                    key: name if name in own[key] else (own[key] or [name])[0] for key, name in names.items()
+                }
+            self._spin(0.1)
+        return names
+
+    def _topics_of(self, node: str) -> dict[str, list[str]]:
+        """What the policy node listens to and sends on, of each kind that matters here."""
         space, _, name = node.rpartition("/")
         heard = self.get_subscriber_names_and_types_by_node(name, space or "/")
         sent = self.get_publisher_names_and_types_by_node(name, space or "/")
-        for key, kinds, topics in (
+        wanted = (
             ("scan", (_LASER,), heard),
             ("odom", (_ODOMETRY,), heard),
             ("goal_pose", (_GOAL,), heard),
             ("cmd_vel", _TWISTS, sent),
-        ):
-            own = [topic for topic, found in topics if set(found) & set(kinds)]
-            if own and names[key] not in own:
-                names[key] = own[0]
-        return names
+        )
+        return {
+            key: [topic for topic, kinds in topics if set(kinds) & set(own)] for key, own, topics in wanted
+        }
 
     def _look_at(self, topic: TopicFacts, ours: Any, node: str | None) -> None:
         """Both ends of a topic, against the quality of service of the policy node's end."""
@@ -379,7 +389,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         robot=robot,
         seconds=args.seconds,
     )
-    rclpy.init()
+    # None of our arguments, or rclpy would take scan:=base_scan for a rule that renames our own topics.
+    rclpy.init(args=[])
     try:
         findings += examine(question)
     finally:

@@ -150,7 +150,7 @@ def test_looks_at_what_a_running_node_listens_to(
     data = json.loads(out.read_text())
     assert data["ok"]
     said = {(f["level"], f["subject"]): f["message"] for f in data["findings"]}
-    assert "/asked/wheels: Twist, heard by" in said["ok", "cmd_vel"]
+    assert "/asked/wheels: Twist, heard by" in said["ok", "cmd_vel"], done.output
     assert "no goal: waiting for a goal" in said["ok", "policy node"]
     # Straight ahead of a lidar that looks left.
     assert "yaw 90 deg (parameters lidar.*)" in said["ok", "lidar mount"]
