@@ -12,11 +12,7 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 
-try:
-    from rclpy.event_handler import SubscriptionEventCallbacks
-except ImportError:
-    # As ROS 2 Humble has it.
-    from rclpy.qos_event import SubscriptionEventCallbacks
+from scanpilot_ros.compat import SubscriptionEventCallbacks
 
 # Scans and odometry: the newest counts, lost ones are not sent again.
 SENSOR = QoSProfile(

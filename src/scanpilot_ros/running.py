@@ -1,4 +1,4 @@
-"""Running one node as a process: start, signals, a clean end. Differences between ROS releases go here.
+"""Running one node as a process: start, signals, a clean end.
 
 The executor spins in a thread of its own while the main thread waits for signals, so that a node is
 told to halt within milliseconds of SIGINT or SIGTERM even when the executor is busy. rclpy's own
