@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import uuid
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -117,6 +118,19 @@ class Worker:
         return before, self._fleet.step(actions)
 
 
+def _check_listens(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10.0).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no Ray cluster at {address} ({error}): start one there with `ray start --head --port {port}`"
+        ) from error
+
+
 def _stacked(triplets: list[Triplet]) -> dict[str, FloatArray]:
     """The arrays of triplets other than scans, those that are there, T in front."""
     names = [field.name for field in fields(Triplet) if field.name != "scan"]
@@ -151,6 +165,7 @@ class RayFleet:
                 # As many as asked for, however few cores there are.
                 ray.init(num_cpus=workers, include_dashboard=False, **options)
             else:
+                _check_listens(address)
                 ray.init(address=address, **options)
         make = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Worker)
         self._workers = [make.remote(plan, index) for index in range(workers)]

@@ -178,4 +178,7 @@ def _fleet(
         from scanpilot import distributed
     except ModuleNotFoundError as error:
         raise ConfigurationError("collecting on Ray needs it: pip install 'scanpilot[ray]'") from error
-    return distributed.RayFleet(distributed.Plan(robot, observation, settings, seed), workers, ray)
+    try:
+        return distributed.RayFleet(distributed.Plan(robot, observation, settings, seed), workers, ray)
+    except (ConnectionError, ValueError) as error:
+        raise ConfigurationError(f"--ray {ray} --workers {workers}: {error}") from error

@@ -132,7 +132,7 @@ def test_a_run_on_ray_trains_publishes_and_resumes(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConnectionError):
+    with pytest.raises(ConnectionError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*ray start --head"):
         distributed.RayFleet(plan(), workers=1, address="127.0.0.1:1")
 
 
