@@ -36,8 +36,10 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=8.0, help="seconds from a sign of life to a kill")
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as train takes it")
     args = parser.parse_args()
     arguments = ["--robot", args.robot, "--steps", str(args.steps), "--seed", str(args.seed)]
+    arguments += [part for override in args.set for part in ("--set", override)]
     whole, killed = args.out / "whole", args.out / "killed"
     subprocess.run([*_train(arguments, whole)], check=True, stdout=subprocess.DEVNULL)
     moments = random.Random(args.seed)
