@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ def add_eval(
     _add_suite_arguments(evaluate, episodes=500)
     evaluate.add_argument(
         "--robot", help="robot of straight and dwa (default: that of the first learned policy)"
+    )
+    evaluate.add_argument("--guard", action="store_true", help="drive behind the node's collision guard")
+    evaluate.add_argument(
+        "--recovery", action="store_true", help="with --guard: and with its recoveries, but for backing up"
     )
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     evaluate.add_argument(
@@ -84,7 +89,7 @@ def run_eval(args: argparse.Namespace) -> int:
     from scanpilot.evaluation import difficulty, report
     from scanpilot.evaluation.runner import evaluate
 
-    suite = find_suite(args.suite, args.worlds)
+    suite = _guarded(find_suite(args.suite, args.worlds), args.guard, args.recovery)
     episodes = _episodes(suite, args.episodes)
     contenders = find_contenders(args.policy, args.robot, suite.name)
     driven = evaluate(contenders, suite, episodes, args.seed, _processes(args.processes))
@@ -140,6 +145,17 @@ def _suite(args: argparse.Namespace) -> int:
     if args.json:
         _write_json(args.json, found)
     return 0
+
+
+def _guarded(suite: Suite | BarnSuite, guard: bool, recovery: bool) -> Suite | BarnSuite:
+    from scanpilot.evaluation.guarded import Safety
+    from scanpilot.recovery import RecoveryConfig
+
+    if not guard:
+        if recovery:
+            raise ConfigurationError("--recovery is for robots behind the guard: give --guard too")
+        return suite
+    return replace(suite, safety=Safety(recovery=RecoveryConfig() if recovery else None))
 
 
 def find_suite(name: str, worlds: Path | None = None) -> Suite | BarnSuite:

@@ -138,10 +138,11 @@ class Guard:
 
         Args:
             command: about to be sent.
-            points: ``(P, 2)`` of the newest scan, where they were in ``base_link`` when measured.
+            points: ``(P, 2)`` of the newest scan, in ``base_link`` as it was ``age`` seconds ago.
             measured: velocity of the base now.
             previous: the command before, in force until this one arrives.
-            age: seconds since the points arrived.
+            age: seconds by which the points lag behind; the robot is taken to have moved as ``measured``
+                since. 0 where the caller has moved them, by odometry, to where they are now.
             period: seconds until the next command.
         """
         config = self.config

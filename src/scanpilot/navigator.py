@@ -23,7 +23,7 @@ import numpy as np
 
 from scanpilot.command import RateLimiter, commands, executed_actions, tightened
 from scanpilot.frozen import FrozenScan
-from scanpilot.geometry import compose, relative, wrap_angle
+from scanpilot.geometry import compose, relative, transform_points, wrap_angle
 from scanpilot.goals import Arrival, Phase, PlannedPath, Route, Target, Waypoints, turn_rate, turns_freely
 from scanpilot.guard import Action, Guard, GuardConfig
 from scanpilot.observation import (
@@ -174,8 +174,6 @@ class NavigatorConfig:
 
 # Less than two, so that a robot whose input died is stopped before two periods have passed.
 STALE_PERIODS = 1.75
-# A robot that the guard holds, but which turns faster than this share of its limit, is finding its way.
-_TURNING = 0.2
 # A goal that moves by less than this, metres and radians, is the same goal.
 # Odometry that goes farther than this from one tick to the next has jumped: what it remembers is elsewhere.
 _JUMP = 1.0
@@ -213,6 +211,8 @@ class _Lidar(_Input[LaserScan]):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.mount: tuple[Pose2D, bool] | None = None
+        # Where the robot was, by odometry, when the scan came.
+        self.seen_from: Pose2D | None = None
         self.frozen = FrozenScan()
 
 
@@ -289,15 +289,33 @@ class GuardCounts:
 class _View:
     """The inputs that one tick acts on."""
 
-    def __init__(self, scans: Sequence[LaserScan], odometry: Odometry, pilot: _Pilot, age: float) -> None:
+    def __init__(
+        self,
+        scans: Sequence[LaserScan],
+        seen_from: Sequence[Pose2D | None],
+        odometry: Odometry,
+        pilot: _Pilot,
+    ) -> None:
         self.scans, self.odometry = scans, odometry
-        self.age = age
+        self._seen_from = seen_from
         self._pilot = pilot
 
     @cached_property
     def points(self) -> DoubleArray:
         """``(P, 2)`` all that the lidars hit, in ``base_link``."""
         return self._pilot.points(self.scans, self.odometry.twist)
+
+    @cached_property
+    def points_now(self) -> DoubleArray:
+        """`points`, moved by what the robot has driven since each scan came."""
+        here, twist = self.odometry.pose, self.odometry.twist
+        if all(pose is None or pose == here for pose in self._seen_from):
+            return self.points
+        moved = []
+        for scan, mount, there in zip(self.scans, self._pilot.mounts, self._seen_from, strict=True):
+            points = obstacle_points(scan, *mount, twist)
+            moved.append(points if there is None else transform_points(relative(there, here), points))
+        return np.concatenate(moved)
 
     @property
     def sight(self) -> Sight:
@@ -372,6 +390,8 @@ class Navigator:
                 self._restart = True
                 self.resets += 1
             source.set(scan, fault, now)
+            known = self._odometry.value is not None and self._odometry.fault is None
+            source.seen_from = self._odometry.value.pose if known and self._odometry.value else None
         return fault
 
     def set_odometry(self, odometry: Odometry, now: float) -> None:
@@ -576,7 +596,7 @@ class Navigator:
                 self._stop(pilot)
                 return held
             assert pilot is not None
-            view = self._view(pilot, now)
+            view = self._view(pilot)
             self._target = target = self._aim(view)
             phase = self._phase(view, target)
             rescue = self._rescue(view, now) if phase is Phase.DRIVE else None
@@ -612,15 +632,13 @@ class Navigator:
             return replace(command, twist=self._sent)
         verdict = pilot.guard.check(
             limited,
-            view.points,
+            view.points_now if config.guard.base_shift_correction else view.points,
             measured=view.odometry.twist,
             previous=self._sent,
-            age=view.age,
             period=self.period,
         )
         self.guard_counts.add(verdict.action)
-        turning = abs(verdict.twist.wz) > _TURNING * pilot.limits.wz
-        self._blocked = verdict.action is Action.STOPPED and not turning and command.state is State.DRIVING
+        self._blocked = verdict.action is Action.STOPPED and command.state is State.DRIVING
         if verdict.action is Action.NONE:
             self._sent = pilot.limiter(wanted, self.period)
             return replace(command, twist=self._sent)
@@ -642,12 +660,12 @@ class Navigator:
             return Command(ZERO_TWIST, State.GAVE_UP, self._recovery.gave_up or "")
         return None if twist is None else Command(twist, State.RECOVERING, self._recovery.words)
 
-    def _view(self, pilot: _Pilot, now: float) -> _View:
+    def _view(self, pilot: _Pilot) -> _View:
         odometry = self._odometry.value
         scans = [lidar.value for lidar in self._lidars if lidar.value is not None]
         assert odometry is not None
         assert len(scans) == len(self._lidars)
-        return _View(scans, odometry, pilot, max(lidar.age(now) for lidar in self._lidars))
+        return _View(scans, [lidar.seen_from for lidar in self._lidars], odometry, pilot)
 
     def _aim(self, view: _View) -> Target:
         """The route's target now, in the odometry frame."""

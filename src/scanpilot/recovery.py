@@ -42,7 +42,7 @@ class RecoveryConfig:
     enabled: bool = True
     required_movement_radius: float = 0.5
     movement_time_allowance: float = 10.0
-    blocked_time_allowance: float = 3.0
+    blocked_time_allowance: float = 2.0
     circling_turns: float = 2.0
     behaviors: tuple[str, ...] = BEHAVIORS
     number_of_retries: int = 6

@@ -363,7 +363,7 @@ class PolicyNodeParameters:
         live=True,
     )
     recovery_blocked_time_allowance: float = parameter(
-        3.0,
+        2.0,
         "seconds held by the guard after which it is stuck",
         0.1,
         1000.0,

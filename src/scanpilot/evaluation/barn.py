@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from scanpilot.evaluation.episodes import Act, Episode, run_episodes
+from scanpilot.evaluation.guarded import Safety
 from scanpilot.fleet import FleetConfig, SimulatedFleet
 from scanpilot.observation import ObservationSpec
 from scanpilot.robot import Footprint, RobotSpec
@@ -69,6 +70,7 @@ class BarnSuite:
         worlds: see `load`.
         source: where they came from.
         reference: where the lengths of reference paths came from.
+        safety: guard and recovery that the robot drives with; None: neither.
     """
 
     worlds: tuple[BarnWorld, ...]
@@ -77,6 +79,7 @@ class BarnSuite:
     name: str = "barn"
     version: int = 1
     about: str = "BARN's cylinder fields, official start, goal and metric; not Gazebo"
+    safety: Safety | None = None
 
     def batches(self, episodes: int) -> list[tuple[int, int]]:
         """Ranges of worlds.
@@ -106,7 +109,7 @@ class BarnSuite:
             seed,
             lambda _: (np.array(START), np.array(GOAL)),
         )
-        episodes = run_episodes(fleet, act, len(own))
+        episodes = run_episodes(fleet, act, len(own), safety=self.safety)
         return [
             replace(episode, shortest=known.path_length) for episode, known in zip(episodes, own, strict=True)
         ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scanpilot.evaluation.guarded import GuardedFleet, Safety
 from scanpilot.fleet import SimulatedFleet
 from scanpilot.robot import Footprint
 from scanpilot.sim.world import World
@@ -47,6 +48,7 @@ class Episode:
         top_speed: the fastest that the robot can drive, m/s.
         condition: under which of its suite's conditions.
         scene: what else moved there, and which of its robots this was; None when nobody recorded it.
+        guard_ticks: of its steps, those in which a guard made the command smaller.
     """
 
     outcome: str
@@ -60,6 +62,7 @@ class Episode:
     top_speed: float
     condition: str = ""
     scene: tuple[Scene, int] | None = None
+    guard_ticks: int = 0
 
     @property
     def seconds(self) -> float:
@@ -88,7 +91,9 @@ class Episode:
         return max(1.0, self.shortest / self.straight)
 
 
-def run_episodes(fleet: SimulatedFleet, act: Act, count: int, condition: str = "") -> list[Episode]:
+def run_episodes(
+    fleet: SimulatedFleet, act: Act, count: int, condition: str = "", safety: Safety | None = None
+) -> list[Episode]:
     """The first episode of each of the fleet's first ``count`` robots.
 
     First episodes only: counting every finished one would favour the short. Robots that are
@@ -101,9 +106,10 @@ def run_episodes(fleet: SimulatedFleet, act: Act, count: int, condition: str = "
         raise ValueError(f"{count} episodes asked of a fleet of {fleet.num_robots} robots")
     recorders = [_Recorder(fleet, robot) for robot in range(count)]
     running = recorders
+    guarded = None if safety is None else GuardedFleet(fleet, act, safety)
     poses, walkers = [fleet.simulator.poses.copy()], [fleet.simulator.movers()]
     while running:
-        result = fleet.step(act(fleet.observe()))
+        result = fleet.step((guarded or act)(fleet.observe()))
         # Where robots are now: those whose episode ended are at their next start.
         poses.append(fleet.simulator.poses.copy())
         walkers.append(fleet.simulator.movers())
@@ -120,6 +126,11 @@ def run_episodes(fleet: SimulatedFleet, act: Act, count: int, condition: str = "
             recorder.outcome = next((name for name, at in ended.items() if at[robot]), None)
         running = [recorder for recorder in running if recorder.outcome is None]
     episodes = [recorder.episode(condition) for recorder in recorders]
+    if guarded is not None:
+        episodes = [
+            replace(episode, guard_ticks=guarded.ticks(robot, len(episode.actions)))
+            for robot, episode in enumerate(episodes)
+        ]
     return _with_scenes(episodes, fleet, np.array(poses, np.float32), np.array(walkers, np.float32))
 
 

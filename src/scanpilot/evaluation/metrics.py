@@ -117,7 +117,8 @@ def summarise(episodes: Sequence[Episode], active: BoolArray) -> dict[str, Any]:
     ``X_interval`` of an outcome is Wilson's, ``X_cluster_interval`` draws worlds (see the module), and so
     does every interval of a mean. ``smoothness`` is the mean of Sm over episodes and active components;
     ``time`` is the mean duration of successful episodes, ``time_ratio`` the same over the time of the
-    shortest path at top speed, both None without any; ``guard_rate`` is 0 without a guard.
+    shortest path at top speed, both None without any; ``guard_rate`` is the share of
+    all steps in which a guard made the command smaller, 0 without one.
     """
     count = len(episodes)
     named = {name: sum(e.outcome == name for e in episodes) for name in ("success", "collision", "timeout")}
@@ -153,7 +154,7 @@ def summarise(episodes: Sequence[Episode], active: BoolArray) -> dict[str, Any]:
             )
         ),
         "action_change": float(np.mean([action_change(e.actions, active) for e in episodes])),
-        "guard_rate": 0.0,
+        "guard_rate": sum(e.guard_ticks for e in episodes) / max(1, sum(len(e.actions) for e in episodes)),
         "by_detour": [_class_summary(episodes, low, high) for low, high in DETOUR_CLASSES],
     }
 
