@@ -13,14 +13,15 @@ from scanpilot.command import active_components
 from scanpilot.evaluation import report
 from scanpilot.evaluation.metrics import summarise
 from scanpilot.evaluation.suites import SUITES, run_suite
+from scanpilot.observation import ObservationSpec
 from scanpilot.policy import Policy
 from scanpilot.torch_inference import TorchInference
 
 _LIMITS = """\
 - Trained and tested in the embedded simulator only: planar worlds, walls and obstacles that every
   beam sees, other robots of the same kind. Glass, tables, stairs and people are not in them.
-- The policy has no map and {frames} scans of memory: goals behind long walls or in dead ends need
-  sub-goals from a global planner; see the success by detour above.
+- {memory}: goals behind long walls or in dead ends need sub-goals from a global planner; see the success
+  by detour above.
 - It never drives backwards. It was trained for the robot, limits and control period in
   `policy.json`; another robot needs its own training (`scanpilot train --robot my_robot.yaml`).
 - It is no safety device. Run it behind the base's own command time-out and an independent collision monitor.
@@ -95,7 +96,13 @@ def _card(policy: Policy, directory: Path, results: dict[str, Any]) -> str:
     for name, result in results.items():
         lines += _table(name, result, directory)
     lines += [f"Evaluated on {platform.machine()}, Python {platform.python_version()}.", "", "## Limits", ""]
-    return "\n".join(lines) + "\n" + _LIMITS.format(frames=observation.frames)
+    return "\n".join(lines) + "\n" + _LIMITS.format(memory=_memory(observation))
+
+
+def _memory(observation: ObservationSpec) -> str:
+    if observation.guidance is None:
+        return f"The policy has no map and {observation.frames} scans of memory"
+    return f"The policy remembers obstacles within {observation.guidance.half_width:.1f} m and has no map"
 
 
 def _seconds(value: float | None) -> str:

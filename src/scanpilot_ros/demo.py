@@ -179,9 +179,7 @@ def choose_goals(scene: Scene, seed: int) -> list[Pose2D]:
     Raises:
         scanpilot.types.InvalidInput: the world has no such goals.
     """
-    space = FreeSpace(
-        scene.world, scene.robot.footprint, turning_radius=scene.robot.turning_radius
-    )
+    space = FreeSpace(scene.world, scene.robot.footprint, turning_radius=scene.robot.turning_radius)
     rng = np.random.default_rng(seed)
     taken: DoubleArray = np.array([s.pose[:2] for s in scene.starts], dtype=np.float64)
     goals: list[Pose2D] = []
