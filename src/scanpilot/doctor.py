@@ -92,8 +92,16 @@ def _ros(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _wheels() -> str:
-    found = [d for d in SUPPORTED if _version(f"ros-{d}-rclpy")]
-    return f" ({found[0]})" if found else ""
+    """Which distribution the wheels are of; more than one may be on the path, and the first counts."""
+    spec = importlib.util.find_spec("rclpy")
+    for name in SUPPORTED:
+        try:
+            wheel = metadata.distribution(f"ros-{name}-rclpy")
+        except metadata.PackageNotFoundError:
+            continue
+        if spec is not None and str(wheel.locate_file("rclpy/__init__.py")) == spec.origin:
+            return f" ({name})"
+    return ""
 
 
 def _discovery(environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
@@ -485,5 +487,16 @@ class PolicyNodeParameters:
         return {f.name: getattr(self, f"{prefix}_{f.name}") for f in dataclasses.fields(cls)}
 
 
+_BEGIN, _END = "<!-- made by: python -m scanpilot_ros.parameters docs/robot.md -->\n", "<!-- end -->"
+
+
+def with_table(manual: str) -> str:
+    """A manual with the table of the policy node's parameters between its two marks."""
+    before, begin, rest = manual.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    return "".join((before, begin, as_markdown(PolicyNodeParameters), end, after))
+
+
 if __name__ == "__main__":
-    print(as_markdown(PolicyNodeParameters), end="")
+    path = Path(sys.argv[1])
+    path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")

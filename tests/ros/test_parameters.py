@@ -17,7 +17,7 @@ from rclpy.parameter import Parameter
 from scanpilot.navigator import State
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
 from scanpilot.types import InvalidInput, Pose2D
-from scanpilot_ros.parameters import PolicyNodeParameters, as_markdown, declare, read
+from scanpilot_ros.parameters import PolicyNodeParameters, as_markdown, declare, read, with_table
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -113,8 +113,8 @@ def test_bad_value_is_refused_by_name(values: dict[str, Any], words: str) -> Non
 
 def test_the_manual_has_every_parameter_and_state_as_they_are() -> None:
     manual = (Path(__file__).resolve().parents[2] / "docs" / "robot.md").read_text()
-    table = manual.partition("<!-- made by: python -m scanpilot_ros.parameters -->\n")[2]
-    assert table.partition("<!-- end -->")[0] == as_markdown(PolicyNodeParameters)
+    assert as_markdown(PolicyNodeParameters) in manual
+    assert with_table(manual) == manual, "run: python -m scanpilot_ros.parameters docs/robot.md"
     states = manual.partition("## States")[2].partition("\n## ")[0]
     assert [line.split("|")[1].strip() for line in states.splitlines() if line.startswith("| ")][1:] == [
         state.value for state in State
