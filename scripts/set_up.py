@@ -36,7 +36,8 @@ WHEELS = "wheels"
 EXTRAS = {"demo": ("ros",), "test": ("ros", "bags", "gym", "baselines", "atari", "cuda", "ray", "dev")}
 SERVED_BY = {"demo": ("demo", "test"), "test": ("test",)}
 
-# Measured: 1.9 GB in .venv with the CPU build of torch and 0.4 GB of Warp, plus the archives while they are unpacked.
+# Measured: 1.9 GB in .venv with the CPU build of torch and 0.4 GB of Warp, plus the archives while they are
+# unpacked.
 NEED_MB_CPU = 3_000
 NEED_MB_CUDA = 10_000
 NEED_MB_UPDATE = 500

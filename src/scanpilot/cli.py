@@ -24,7 +24,8 @@ from scanpilot.types import InvalidInput
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code: 0 done, 1 failed, 2 wrong usage."""
     parser = _parser()
-    args, args.passed_on = parser.parse_known_args(arguments)
+    args, passed_on = parser.parse_known_args(arguments)
+    args.passed_on = passed_on
     if args.passed_on and args.run not in (_sim, _doctor):
         parser.error(f"unrecognized arguments: {' '.join(args.passed_on)}")
     # Before torch is imported: its threads spin while they wait for each other, by default so long that
@@ -138,6 +139,14 @@ def _release(args: argparse.Namespace) -> int:
         args.run_directory, args.directory, args.episodes, args.seed, suites=("crowd", "clutter")
     )
     print(f"released {policy.name} ({policy.identity}) in {args.directory}")
+    from scanpilot import export
+
+    try:
+        file, difference = export.to_onnx(args.directory, None)
+    except InvalidInput as error:
+        print(f"without an ONNX file: {error}")
+    else:
+        print(f"{file}: actions differ from torch's by {difference:.1e} at most")
     return 0
 
 

@@ -582,6 +582,7 @@ def _node(facts: RobotFacts) -> Iterator[Finding]:
             "ros2 launch scanpilot navigation.launch.py policy:=POLICY",
         )
         return
-    level: Level = "ok" if facts.node.state in ("driving", "turning", "recovering", "reached", "no goal") else "warning"
+    well = ("driving", "turning", "recovering", "reached", "no goal")
+    level: Level = "ok" if facts.node.state in well else "warning"
     remedy = "" if level == "ok" else "see the table of states in docs/robot.md"
     yield Finding(level, "policy node", f"{facts.node.name}: {facts.node.state}: {facts.node.reason}", remedy)

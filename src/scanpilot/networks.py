@@ -1,7 +1,8 @@
 """Encoder, decoder, actor and critics: shapes and forward passes, no losses, no optimisers.
 
 All networks read metric triplets through `observation.encode_scan` and `encode_state`; ``B`` is
-the batch, ``k`` the frames and ``n`` the beams of a scan, ``F`` the encoder's feature width, ``S`` that of the encoded state.
+the batch, ``k`` the frames and ``n`` the beams of a scan, ``F`` the encoder's feature width, ``S``
+that of the encoded state.
 """
 
 from __future__ import annotations

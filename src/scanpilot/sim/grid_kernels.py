@@ -222,7 +222,7 @@ def _fits(geometry: Geometry, body: Body, pose: DoubleArray) -> bool:
 
 @compiled
 def has_way_ahead(geometry: Geometry, body: Body, pose: DoubleArray, turning_radius: float) -> bool:
-    """Whether a car can drive on from a pose for half a turning circle, in bends and straights, without contact.
+    """Whether a car can drive on from a pose for half a turning circle, in bends and straights, untouched.
 
     A car that does not drive backwards is lost where it cannot: depth first through pieces of a fifth of
     that length, straight or with the wheels turned fully to either side.
