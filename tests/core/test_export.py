@@ -19,6 +19,7 @@ import onnx
 
 from scanpilot import checkpoint, export
 from scanpilot.checkpoint import CheckpointError
+from scanpilot.guidance import GuidanceSpec
 from scanpilot.manifest import NetworkConfig, PolicyManifest
 from scanpilot.networks import new_networks
 from scanpilot.observation import ObservationSpec, probe
@@ -31,10 +32,12 @@ ROBOT = RobotSpec(
 )
 
 
-def write(directory: Path, convolution: str, beams: int, seed: int = 0) -> Path:
+def write(directory: Path, convolution: str, beams: int, seed: int = 0, guided: bool = False) -> Path:
     torch.manual_seed(seed)
     config = NetworkConfig(convolution, 4, 8, (16,), (16,))  # type: ignore[arg-type]
-    manifest = PolicyManifest("test", ROBOT, ObservationSpec(beams=beams, frames=2), config, 0.2)
+    guidance = GuidanceSpec(clearance=0.27, comfort=0.4) if guided else None
+    observation = ObservationSpec(beams=beams, frames=2, guidance=guidance)
+    manifest = PolicyManifest("test", ROBOT, observation, config, 0.2)
     checkpoint.write_policy(directory, manifest, *new_networks(manifest))
     return directory
 
@@ -70,8 +73,8 @@ def test_onnx_in_the_directory_is_the_same_policy(exported: Path) -> None:
     assert (exported / "README.md").read_text() == "a card"
 
 
-def test_overlapping_convolutions_too(tmp_path: Path) -> None:
-    directory = write(tmp_path / "policy", "overlapping", 37)
+def test_overlapping_convolutions_and_guidance_too(tmp_path: Path) -> None:
+    directory = write(tmp_path / "policy", "overlapping", 37, guided=True)
     file, difference = export.to_onnx(directory, tmp_path / "out" / "alone.onnx")
     assert difference < 1e-5
     by_torch, alone = checkpoint.load_policy(directory), checkpoint.load_policy(file)
