@@ -25,7 +25,7 @@ def clone(tmp_path: Path) -> Path:
     """The repository without what builds left in it: building in place would leave more."""
     left = shutil.ignore_patterns(
         ".git",
-        ".venv",
+        ".venv*",
         "__pycache__",
         "*.egg-info",
         "build",
