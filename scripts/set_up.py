@@ -33,7 +33,10 @@ SHARED = ("config", "launch", "models", "worlds", "package.xml")
 CAPTURE: dict[str, Any] = {"capture_output": True, "text": True}
 VERSION = "{}.{}".format(*sys.version_info)
 WHEELS = "wheels"
-EXTRAS = {"demo": ("ros",), "test": ("ros", "bags", "gym", "baselines", "atari", "cuda", "ray", "dev")}
+EXTRAS = {
+    "demo": ("ros",),
+    "test": ("ros", "bags", "gym", "baselines", "atari", "cuda", "ray", "onnx", "export", "dev"),
+}
 SERVED_BY = {"demo": ("demo", "test"), "test": ("test",)}
 
 # Measured: 1.9 GB in .venv with the CPU build of torch and 0.4 GB of Warp, plus the archives while they are

@@ -157,6 +157,8 @@ class RayFleet:
     def __init__(self, plan: Plan, workers: int, address: str) -> None:
         if workers < 1:
             raise ValueError(f"workers is {workers}, expected at least 1")
+        if address != "local":
+            _check_listens(address)
         self._plan = plan
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
@@ -165,7 +167,6 @@ class RayFleet:
                 # As many as asked for, however few cores there are.
                 ray.init(num_cpus=workers, include_dashboard=False, **options)
             else:
-                _check_listens(address)
                 ray.init(address=address, **options)
         make = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Worker)
         self._workers = [make.remote(plan, index) for index in range(workers)]

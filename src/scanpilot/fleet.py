@@ -293,7 +293,9 @@ class SimulatedFleet:
             What all robots see now.
         """
         self._ages[list(next_worlds)] = 0
-        self._current = self._begin_anew(robots, list(next_worlds), self._current)
+        # Anew, for whoever was given what robots saw may have changed it since.
+        seen = self._triplets(self._frames.frames.copy())
+        self._current = self._begin_anew(robots, list(next_worlds), seen)
         return self._current
 
     def state_dict(self) -> dict[str, Any]:
