@@ -258,10 +258,11 @@ class RayFleet:
         robots = self._lives[parcel.life] * self._per_worker + np.arange(self._per_worker)
         scans = parcel.scans.astype(np.float32)
         experiences = []
+        # Copies: what Ray hands out is read-only.
         for t in range(len(scans)):
             # In an episode the stack moves on by one scan; the one after its end is the next step's before.
-            before = Triplet(scan=scans[t, :, :-1], **{k: v[t] for k, v in parcel.before.items()})
-            after = Triplet(scan=scans[t, :, 1:], **{k: v[t] for k, v in parcel.after.items()})
+            before = Triplet(scan=scans[t, :, :-1], **{k: v[t].copy() for k, v in parcel.before.items()})
+            after = Triplet(scan=scans[t, :, 1:], **{k: v[t].copy() for k, v in parcel.after.items()})
             outcomes: dict[str, Any] = {name: parcel.outcomes[name][t] for name in _OUTCOMES}
             info = {"timed_out": parcel.outcomes["timed_out"][t]}
             experiences.append(Experience(before, StepResult(triplets=after, info=info, **outcomes), robots))

@@ -63,6 +63,17 @@ def gathered(fleet: distributed.RayFleet, workers: set[int]) -> list[Experience]
     return received
 
 
+# Before the others: where Ray is connected already, no address is looked at.
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConnectionError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*ray start --head"):
+        distributed.RayFleet(plan(), workers=1, address="127.0.0.1:1")
+
+
+def test_no_workers_are_refused() -> None:
+    with pytest.raises(ValueError, match="workers is 0"):
+        distributed.RayFleet(plan(), workers=0, address="local")
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("cluster")
 def test_workers_act_with_what_they_are_sent_and_survive_their_death() -> None:
@@ -129,13 +140,3 @@ def test_a_run_on_ray_trains_publishes_and_resumes(tmp_path: Path) -> None:
     assert checkpoint.load_policy(tmp_path / "run").robot.name == "generic_diff"
     train(400, resume=True)
     assert checkpoint.read_state(tmp_path / "run" / "training")["steps"] >= 400
-
-
-def test_a_cluster_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConnectionError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*ray start --head"):
-        distributed.RayFleet(plan(), workers=1, address="127.0.0.1:1")
-
-
-def test_no_workers_are_refused() -> None:
-    with pytest.raises(ValueError, match="workers is 0"):
-        distributed.RayFleet(plan(), workers=0, address="local")
