@@ -16,6 +16,7 @@ Torch is imported only when it is asked for: a robot that drives by ONNX Runtime
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scanpilot import configuration
+from scanpilot import configuration, resources
 from scanpilot.manifest import NetworkConfig, PolicyManifest
 from scanpilot.observation import ObservationSpec, probe
 from scanpilot.policy import Inference, Policy, named_inputs
@@ -139,12 +140,17 @@ def publish(run: Path, manifest: PolicyManifest, network: nn.Module, decoder: nn
 def load_policy(path: str | Path, backend: Backend = "auto") -> Policy:
     """Load a policy directory, a run directory's ``policy``, or an ONNX file; whole or not at all.
 
+    A word that is no path may be the name of a released policy.
+
     Checks schema, hashes, shapes, that every weight is finite, and a warm-up output.
 
     Raises:
         CheckpointError: names the file and the reason.
     """
     path = Path(path)
+    if not path.exists():
+        with contextlib.suppress(FileNotFoundError):
+            path = resources.names("policy").get(str(path), path)
     if path.suffix == ".onnx" and not path.is_dir():
         return _load_onnx_file(path, backend)
     if not (path / MANIFEST).is_file() and (path / "policy" / MANIFEST).is_file():

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import scanpilot
 from scanpilot import resources
+from scanpilot.checkpoint import CheckpointError
 
 
 @pytest.fixture
@@ -78,3 +80,12 @@ def test_the_prefix_of_an_overlay_is_found(
         resources.root()
     monkeypatch.setenv("AMENT_PREFIX_PATH", f"/nonexistent:{prefix}")
     assert resources.root() == prefix / "share/scanpilot"
+
+
+def test_a_released_policy_is_loaded_by_its_name_wherever_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert scanpilot.load_policy("generic_diff").name == "generic_diff"
+    with pytest.raises(CheckpointError, match="no_such_policy"):
+        scanpilot.load_policy("no_such_policy")
