@@ -144,10 +144,16 @@ def test_looks_at_what_a_running_node_listens_to(
     assert made.reports("no goal", "waiting for a goal", seconds=60.0), node.output
 
     out = tmp_path / "findings.json"
-    done = start("-m", "scanpilot_ros.doctor", "namespace:=asked", "--seconds", str(SECONDS), "--json", out)
-    code = done.wait(60.0)
+    # On a busy machine DDS may not have made the node known when the doctor looks: then it looks again.
+    for seconds in (SECONDS, 2 * SECONDS, 4 * SECONDS):
+        done = start(
+            "-m", "scanpilot_ros.doctor", "namespace:=asked", "--seconds", str(seconds), "--json", out
+        )
+        code = done.wait(90.0)
+        data = json.loads(out.read_text())
+        if "does not run" not in done.output:
+            break
     assert code == 0, done.output
-    data = json.loads(out.read_text())
     assert data["ok"]
     said = {(f["level"], f["subject"]): f["message"] for f in data["findings"]}
     assert "/asked/wheels: Twist, heard by" in said["ok", "cmd_vel"], done.output

@@ -76,6 +76,11 @@ def around(world: World, index: int, step: dict[str, Any], *, moving: bool) -> W
     return with_static_robots(replace(world, robots=(robot, *others)), frozenset([robot.name]))
 
 
+# Contacts of Stage where the exact outlines are free, by less than its cell of 20 mm: in `multi` robot_2
+# comes within 4.4 mm of robot_1 at step 44.
+CELL_CONTACTS = {"bitmap_room": 0, "blocks": 0, "multi": 1}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_free_motion_follows_and_contacts_begin_together(data: Path, name: str) -> None:
     steps, world = recording(data, name)["steps"], world_of(data, name)
@@ -87,8 +92,8 @@ def test_free_motion_follows_and_contacts_begin_together(data: Path, name: str) 
             record = step["robots"][index]
             simulator = Simulator([around(world, index, step, moving=True)], spec_of(robot), 1, STAGE)
             simulator.place([0], np.array([pose(record["pose_before"])]))
-            # Stage keeps its stall while nothing is commanded.
-            idle = not any(record["cmd"]) and bool(theirs) and theirs[-1]
+            # Stage keeps its stall while nothing is commanded: a contact of ours goes on too; none begins.
+            idle = not any(record["cmd"]) and bool(ours) and ours[-1]
             contact = bool(simulator.step(command_of(robot, record["cmd"]), 0.1)[0]) or idle
             if not contact and not record["stall"]:
                 x, y, yaw = simulator.poses[0] - pose(record["pose_after"])
@@ -103,7 +108,9 @@ def test_free_motion_follows_and_contacts_begin_together(data: Path, name: str) 
                 )
     print(f"\n{name}: {largest:.0e} m or rad while free, {found} of {starts} contacts within a step")
     assert largest < 1e-6
-    assert found >= 0.95 * starts, f"{found} of {starts} contacts begin within a step of Stage's"
+    assert found >= starts - CELL_CONTACTS[name], (
+        f"{found} of {starts} contacts begin within a step of Stage's"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
