@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scanpilot.guidance import GuidanceSpec
 from scanpilot.observation import (
     FrameStack,
     ObservationSpec,
@@ -25,9 +26,10 @@ from scanpilot.observation import (
     obstacle_points,
     triplet_of,
     triplets_of,
+    with_guidance,
 )
 from scanpilot.robot import Footprint, Lidar, Limits, RobotSpec
-from scanpilot.types import InvalidInput, LaserScan, Pose2D, Twist2D
+from scanpilot.types import InvalidInput, LaserScan, Pose2D, Triplet, Twist2D
 
 PI = math.pi
 FOUR = ObservationSpec(beams=4, frames=1)
@@ -649,3 +651,28 @@ def test_converter_uses_the_times_of_the_header() -> None:
     np.testing.assert_allclose(convert(turning, twist), 4.0, atol=0.01)
     np.testing.assert_array_equal(convert(at_once, twist), convert(at_once))
     np.testing.assert_array_equal(convert(turning), convert(at_once))
+
+
+def test_guidance_is_encoded_by_hand() -> None:
+    spec = ObservationSpec(guidance=GuidanceSpec())
+    assert spec.state_features == 12
+    goal, speed = np.array([3.0, 4.0, 0.0]), np.zeros(3)
+    state = encode_state(goal, speed, spec, np, np.array([0.6, -0.8, 3.0]))
+    assert state[-3:].tolist() == pytest.approx([0.6, -0.8, math.tanh(1.0)])
+    np.testing.assert_array_equal(state[:-3], encode_state(goal, speed, ObservationSpec(), np))
+
+
+def test_guidance_is_worked_out_once_and_only_where_it_is_wanted() -> None:
+    guided, plain = ObservationSpec(guidance=GuidanceSpec()), ObservationSpec()
+    open_space = np.full((1, 3, 180), 20.0, dtype=np.float32)
+    goal = np.array([[3.0, 0.0, 0.0]], dtype=np.float32)
+    seen = Triplet(open_space, goal, np.zeros((1, 3), dtype=np.float32))
+    assert with_guidance(seen, plain) is seen
+    complete = with_guidance(seen, guided)
+    assert complete.guidance is not None
+    # Nothing in the way: straight ahead.
+    assert complete.guidance[0, 0] == pytest.approx(1.0, abs=0.01)
+    assert with_guidance(complete, guided) is complete
+    one = with_guidance(seen[0], guided)
+    assert one.guidance is not None
+    np.testing.assert_array_equal(one.guidance, complete.guidance[0])

@@ -686,3 +686,18 @@ def test_a_resumed_agent_goes_on_exactly_as_if_it_had_not_stopped(before: int, t
 def test_impossible_settings_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad)).split("_")[0]):
         AgentConfig(**bad)  # type: ignore[arg-type]
+
+
+def test_the_mirror_swaps_the_side_of_the_way_by_hand() -> None:
+    data = batch()
+
+    def led(seen: States) -> States:
+        return dataclasses.replace(seen, guidance=torch.tensor([0.6, 0.8, 2.0]).repeat(8, 1))
+
+    data = dataclasses.replace(data, states=led(data.states), bootstrap=led(data.bootstrap))
+    seen = mirrored(data, 4)
+    for states_ in (seen.states, seen.bootstrap):
+        assert states_.guidance is not None
+        # The first half goes round on the other side, as far; the rest is as it was.
+        torch.testing.assert_close(states_.guidance[:4], torch.tensor([0.6, -0.8, 2.0]).repeat(4, 1))
+        torch.testing.assert_close(states_.guidance[4:], torch.tensor([0.6, 0.8, 2.0]).repeat(4, 1))
