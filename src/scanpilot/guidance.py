@@ -106,9 +106,8 @@ class Guide:
         angles = angle_min + sector * (np.arange(beams) + 0.5)
         self._cos, self._sin = np.cos(angles), np.sin(angles)
         cells = round(2.0 * spec.half_width / spec.cell) * _FINER
-        # Where in a cell the latest hit was; cells are used over and over as robots move on.
-        self._threads = threads
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        # Where in a cell the latest hit was; cells are used over and over as robots move on.
         self._seen: DoubleArray = np.full((num_robots, cells, cells, 2), math.nan)
 
     def __call__(
